@@ -1,0 +1,168 @@
+"""Deciding when a round opens and when it closes. Pure.
+
+A round of a fragment belongs to one head and one leader.
+
+    GATHERING   members register; when the interval since the head is over and there is a quorum, the leader calls them
+    COLLECTING  each called member snapshots its work and sends it; the round closes when all have answered, or at the
+                end of the grace window after a quorum (Decoupled DiLoCo, arXiv:2604.21428)
+    CLOSED      the list is frozen; what comes later waits for the next round
+
+A quorum is half as many members as the parent commit had contributors, so that a healthy majority makes the heavy
+chain. A swarm that shrank does not wait for ever: after the lonely window the run's own K is enough. A member that is
+lost or declines is not waited for.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from p2ptrain.ids import PeerId
+
+
+class Phase(Enum):
+    GATHERING = "gathering"
+    COLLECTING = "collecting"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundTimes:
+    """What a leader knows when a round opens. Durations in seconds."""
+
+    interval: float  # H x the median step time: the least time between two rounds of a fragment
+    lonely_window: float  # after it `least_quorum` is enough
+    grace_window: float  # late members are waited for this long after a quorum contributed
+    collect_timeout: float  # a called round without a quorum is given up after this
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do before `until` (None: before the next event)."""
+
+    until: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Ask these members for their work."""
+
+    members: tuple[PeerId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Merge what these members contributed."""
+
+    members: tuple[PeerId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Give this attempt up; everybody's work stays pending."""
+
+    reason: str
+
+
+Decision = Wait | Call | Close | Abort
+
+
+@dataclass(kw_only=True)
+class Round:
+    """One attempt of a leader at the next commit of a fragment."""
+
+    opened_at: float  # when the leader adopted the head
+    times: RoundTimes
+    parent_contributors: int
+    least_quorum: int
+    max_members: int
+    phase: Phase = Phase.GATHERING
+    registered: dict[PeerId, float] = field(default_factory=dict)  # peer -> when it registered
+    called_at: float = 0.0
+    outstanding: set[PeerId] = field(default_factory=set)
+    arrived: dict[PeerId, float] = field(default_factory=dict)  # peer -> when its contribution was complete
+    absent: dict[PeerId, str] = field(default_factory=dict)  # peer -> why it is not in this round
+
+    def register(self, peer: PeerId, now: float) -> None:
+        self.registered.setdefault(peer, now)
+
+    def arrive(self, peer: PeerId, now: float) -> None:
+        """A called member's contribution is complete and valid."""
+        if peer in self.outstanding:
+            self.outstanding.discard(peer)
+            self.arrived[peer] = now
+
+    def leave(self, peer: PeerId, reason: str) -> None:
+        """A member declined, was refused, or was lost. What it contributed before stays."""
+        self.registered.pop(peer, None)
+        if peer in self.outstanding:
+            self.outstanding.discard(peer)
+            self.absent[peer] = reason
+
+    def accepts(self, peer: PeerId) -> bool:
+        """Whether this member was called and has not answered yet."""
+        return self.phase is Phase.COLLECTING and peer in self.outstanding
+
+    def quorum(self, now: float) -> int:
+        """Return how many members a round needs at this time."""
+        if now >= self.opened_at + self.times.lonely_window:
+            return self.least_quorum
+        return max(self.least_quorum, -(-self.parent_contributors // 2))
+
+    def decide(self, now: float, *, in_a_hurry: bool = False) -> Decision:
+        """Return what to do now, with a sentence that says why. `in_a_hurry`: do not wait for the interval."""
+        if self.phase is Phase.GATHERING:
+            return self._decide_to_call(now, in_a_hurry)
+        if self.phase is Phase.COLLECTING:
+            return self._decide_to_close(now)
+        return Wait(None, "the round is closed")
+
+    def call(self, decision: Call, now: float) -> None:
+        self.phase, self.called_at, self.outstanding = Phase.COLLECTING, now, set(decision.members)
+
+    def close(self) -> None:
+        self.phase = Phase.CLOSED
+
+    def _decide_to_call(self, now: float, in_a_hurry: bool) -> Decision:
+        due_at = self.opened_at + self.times.interval
+        if now < due_at and not in_a_hurry:
+            return Wait(due_at, f"the interval of {self.times.interval:.2f} s is not over")
+        num_registered, quorum = len(self.registered), self.quorum(now)
+        if num_registered < quorum:
+            lonely_at = self.opened_at + self.times.lonely_window
+            return Wait(lonely_at if now < lonely_at else None, f"{num_registered} of {quorum} members needed for a quorum")
+        members = sorted(self.registered, key=lambda peer: (self.registered[peer], peer))[: self.max_members]
+        return Call(tuple(sorted(members)), f"{len(members)} members are ready")
+
+    def _decide_to_close(self, now: float) -> Decision:
+        quorum = self.quorum(now)
+        members = tuple(sorted(self.arrived))
+        if not self.outstanding:
+            if not members:
+                return Abort("no member had work to contribute")
+            if len(members) < quorum:
+                return Abort(f"{len(members)} of {quorum} contributions needed for a quorum, and nobody is left to wait for")
+            return Close(members, f"all {len(members)} members contributed")
+        if len(members) >= quorum:
+            grace_ends_at = sorted(self.arrived.values())[quorum - 1] + self.times.grace_window
+            if now >= grace_ends_at:
+                return Close(members, f"grace window ended with {len(members)} of {len(members) + len(self.outstanding)} members")
+            return Wait(grace_ends_at, f"quorum reached, waiting for {len(self.outstanding)} late members")
+        gives_up_at = self.called_at + self.times.collect_timeout
+        if now >= gives_up_at:
+            return Abort(f"{len(members)} of {quorum} contributions in {self.times.collect_timeout:.1f} s")
+        return Wait(gives_up_at, f"{len(members)} of {quorum} contributions needed for a quorum")
+
+
+def grace_window(lateness: list[float], interval: float, grace_fraction: float) -> float:
+    """Return how long to wait for late members after a quorum (s).
+
+    At least the 90th percentile of how late members were lately (seconds from the call to the complete contribution),
+    so that who is usually in stays in; at most `grace_fraction` of an interval, since everybody's return waits for it.
+    """
+    most = grace_fraction * interval
+    if not lateness:
+        return most
+    ordered = sorted(lateness)
+    return min(most, max(0.25 * most, ordered[int(0.9 * (len(ordered) - 1))]))

@@ -1,0 +1,1 @@
+"""Fragments: pieces of the model, each with a chain of commits (NumPy, no torch)."""
