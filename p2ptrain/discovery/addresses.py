@@ -1,0 +1,71 @@
+"""Which addresses a peer announces, and which of another peer's it believes.
+
+Announced is what others can dial: the port that was really bound, never 0, and hosts of this machine, never the
+wildcard. Loopback is announced only by a peer that is bound to nothing else; such a peer is useless to other machines,
+which `only_loopback` lets the command line say.
+"""
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+
+from p2ptrain.discovery.records import MAX_ADDRESSES
+from p2ptrain.errors import ConfigError
+from p2ptrain.link import check_dialable
+from p2ptrain.runtime import Address
+
+
+def announced_addresses(
+    bound: Address, local_hosts: Sequence[str], announce: Sequence[Address] = ()
+) -> tuple[Address, ...]:
+    """Return where others can dial the listener at `bound`, best first.
+
+    `announce` is what the user says instead, for example a forwarded port; ConfigError when it cannot be dialled.
+    """
+    if announce:
+        return tuple(map(_check_announced, announce))[:MAX_ADDRESSES]
+    if not _is_wildcard(bound.host):
+        return (bound,)
+    version = ipaddress.ip_address(bound.host).version
+    hosts = [host for host in local_hosts if _is_usable(host) and ipaddress.ip_address(host).version == version]
+    reachable = [host for host in hosts if not is_loopback(host)] or hosts
+    return tuple(Address(host, bound.port) for host in reachable[:MAX_ADDRESSES])
+
+
+def believed_addresses(addresses: Iterable[Address], *, same_machine: bool) -> list[Address]:
+    """Return those of another peer's addresses that mean that peer here: loopback only if it shares our machine."""
+    return [address for address in addresses if same_machine or not is_loopback(address.host)]
+
+
+def only_loopback(addresses: Iterable[Address]) -> bool:
+    """Return whether no other machine can dial any of these."""
+    return all(is_loopback(address.host) for address in addresses)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host means "this machine" on every machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.rstrip(".").lower() == "localhost"
+
+
+def _check_announced(address: Address) -> Address:
+    try:
+        return check_dialable(address)
+    except ValueError as error:
+        raise ConfigError(f"announce {address}: {error}") from None
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _is_usable(host: str) -> bool:
+    """Return whether a local host is an address that means the same on other machines: no scope, as in fe80::1%eth0."""
+    try:
+        return not ipaddress.ip_address(host).is_link_local
+    except ValueError:
+        return False

@@ -1,0 +1,139 @@
+"""Getting in touch with the addresses that a peer was given, and staying in touch.
+
+Every address has a loop of its own, so all are tried at once and none waits for another. A bootstrap address is dialled
+whenever its peer is not connected, for as long as this peer runs: two halves of a swarm that started from the same
+list find each other even when neither is alone. A remembered peer is dialled only while this peer is alone. Retries
+back off exponentially with full jitter, so that a bootstrap peer that returns is not met by everybody in step.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from p2ptrain.errors import IdentityInUseError, IncompatibleError, LinkError, NetworkError, P2PTrainError
+from p2ptrain.ids import PeerId
+from p2ptrain.link import LinkPeer
+from p2ptrain.net.transport import Transport
+from p2ptrain.runtime import Runtime
+from p2ptrain.tasks import TaskOwner
+
+DIAL_TIMEOUT: Final = 5.0  # seconds; a handshake over a slow mobile link takes two
+MIN_BACKOFF: Final = 0.5  # seconds, the bound of the first random delay; doubles with every attempt
+MAX_BACKOFF: Final = 30.0  # seconds; also how long a connection has to last to count as a success
+
+
+@dataclass(slots=True, eq=False)
+class Contact:
+    """An address, whether it should be dialled now, and how the last attempt went."""
+
+    where: LinkPeer
+    is_bootstrap: bool
+    needed: asyncio.Event = field(default_factory=asyncio.Event)
+    is_myself: bool = False
+    num_attempts: int = 0
+    reached_at: float | None = None  # monotonic
+    failure: P2PTrainError | None = None
+    elapsed: float = 0.0  # seconds that the last attempt took
+
+    def __str__(self) -> str:
+        return f"{self.where.address}  {self.failure or 'no answer yet'}  {self.elapsed:.1f} s"
+
+
+class Contacts:
+    """Dials addresses until their peers are connected. `on_reached` gets the peer, `on_missed` that a dial failed."""
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        transport: Transport,
+        tasks: TaskOwner,
+        bootstrap: Sequence[LinkPeer],
+        on_reached: Callable[[PeerId], Awaitable[None]],
+        on_missed: Callable[[], None],
+    ) -> None:
+        self._runtime, self._transport, self._tasks = runtime, transport, tasks
+        self._on_reached, self._on_missed = on_reached, on_missed
+        self._contacts = [
+            Contact(where, is_bootstrap=True, is_myself=where.peer == transport.peer_id)
+            for where in dict.fromkeys(bootstrap)
+        ]
+
+    @property
+    def has_bootstrap(self) -> bool:
+        """Whether there is a bootstrap address that is not this peer's own."""
+        return any(self._bootstrap())
+
+    def start(self, known_peers: Sequence[LinkPeer]) -> None:
+        """Start a loop for each bootstrap address and each remembered peer."""
+        bootstrap = {contact.where for contact in self._contacts}
+        self._contacts += [
+            Contact(where, is_bootstrap=False)
+            for where in dict.fromkeys(known_peers)
+            if where not in bootstrap and where.peer != self._transport.peer_id
+        ]
+        for contact in self._contacts:
+            if not contact.is_myself:
+                self._tasks.spawn(f"keep in touch with {contact.where.address}", self._keep_in_touch(contact))
+
+    def refresh(self, connected: Collection[PeerId], *, alone: bool) -> None:
+        """Say with whom we are connected, and whether we are alone: it decides which addresses are dialled."""
+        for contact in self._contacts:
+            if contact.where.peer not in connected and (alone or contact.is_bootstrap):
+                contact.needed.set()
+            else:
+                contact.needed.clear()
+
+    def verdict(self) -> P2PTrainError | None:
+        """Return the error that no retry will cure: our identity is in use, or every address names another run."""
+        failures = [contact.failure for contact in self._bootstrap()]
+        for failure in failures:
+            if isinstance(failure, IdentityInUseError):
+                return failure
+        hopeless = failures and all(isinstance(failure, LinkError | IncompatibleError) for failure in failures)
+        return failures[0] if hopeless else None
+
+    def report(self) -> str:
+        """Return one line per bootstrap address: the address, why it is not connected, how long the attempt took."""
+        return "\n".join(map(str, self._bootstrap()))
+
+    def _bootstrap(self) -> list[Contact]:
+        return [contact for contact in self._contacts if contact.is_bootstrap and not contact.is_myself]
+
+    async def _keep_in_touch(self, contact: Contact) -> None:
+        while not contact.is_myself:
+            await contact.needed.wait()
+            if contact.reached_at is not None and self._seconds_since(contact.reached_at) > MAX_BACKOFF:
+                contact.num_attempts = 1
+            await asyncio.sleep(self._delay(contact.num_attempts))
+            if contact.needed.is_set():
+                await self._dial(contact)
+
+    async def _dial(self, contact: Contact) -> None:
+        contact.num_attempts += 1
+        started_at = self._runtime.clock.monotonic()
+        try:
+            async with asyncio.timeout(DIAL_TIMEOUT):
+                peer = await self._transport.dial(contact.where.address, expected=contact.where.peer)
+        except TimeoutError:
+            contact.failure = NetworkError("timed out")
+        except P2PTrainError as error:
+            contact.failure = error
+            contact.is_myself = isinstance(error, NetworkError) and error.reason == "this is myself"
+        else:
+            contact.failure = None
+            contact.reached_at = self._runtime.clock.monotonic()
+            await self._on_reached(peer)
+            return
+        contact.elapsed = self._seconds_since(started_at)
+        self._on_missed()
+
+    def _delay(self, num_attempts: int) -> float:
+        if num_attempts == 0:
+            return 0.0
+        bound = min(MAX_BACKOFF, MIN_BACKOFF * 2 ** min(num_attempts - 1, 16))
+        return self._runtime.entropy.random.uniform(0.0, bound)
+
+    def _seconds_since(self, instant: float) -> float:
+        return self._runtime.clock.monotonic() - instant

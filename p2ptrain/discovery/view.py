@@ -1,0 +1,119 @@
+"""The partial view: the newest record of each of some other peers, at most 128 of them.
+
+Merging is a join: per peer the newest record stays, so the order in which records arrive, and how often, makes no
+difference while there is room. Beyond the capacity a random entry leaves, farewells first: whoever floods a view can
+crowd it but cannot choose whom it forgets. Two peers that compare views send summaries, 21 bytes an entry, and then
+only the records that the other lacks.
+"""
+
+import random
+import struct
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from p2ptrain.discovery.records import MemberRecord
+from p2ptrain.ids import PeerId, public_key_of
+
+MAX_MEMBERS: Final = 128  # a random sample of this size is connected whatever the swarm's size; 35 kB of records
+TAG_BYTES: Final = 8  # the start of a public key names a peer in a summary
+
+_LINE: Final = struct.Struct(f"<{TAG_BYTES}sdI?")  # tag, issued_at, sequence, gone
+MAX_SUMMARY_BYTES: Final = MAX_MEMBERS * _LINE.size
+
+AgeKey = tuple[float, int, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record together with the signed bytes that prove it to others."""
+
+    record: MemberRecord
+    signed: bytes
+
+    @property
+    def peer(self) -> PeerId:
+        return self.record.peer
+
+    @property
+    def tag(self) -> bytes:
+        return public_key_of(self.record.peer)[:TAG_BYTES]
+
+    @property
+    def rank(self) -> tuple[AgeKey, bytes]:
+        """Newest wins; a peer that signs two records of one age is settled by their bytes, everywhere alike."""
+        return self.record.age_key, self.signed
+
+
+class PartialView:
+    """What one peer knows about others. Never contains that peer itself."""
+
+    def __init__(self, own: PeerId, capacity: int = MAX_MEMBERS) -> None:
+        self._own = own
+        self._capacity = capacity
+        self._entries: dict[PeerId, Entry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield the entries by ascending peer id."""
+        return (self._entries[peer] for peer in sorted(self._entries))
+
+    def get(self, peer: PeerId) -> Entry | None:
+        return self._entries.get(peer)
+
+    def merge(self, entries: Iterable[Entry], chance: random.Random, keep: Container[PeerId] = ()) -> list[Entry]:
+        """Take in what is newer than what is here; return the entries that were and that found room.
+
+        Peers in `keep` (those we are connected with) are never evicted.
+        """
+        newer = []
+        for entry in entries:
+            known = self._entries.get(entry.peer)
+            if entry.peer != self._own and (known is None or known.rank < entry.rank):
+                self._entries[entry.peer] = entry
+                newer.append(entry)
+        while len(self._entries) > self._capacity and self._evict(chance, keep):
+            pass
+        return [entry for entry in newer if self._entries.get(entry.peer) is entry]
+
+    def _evict(self, chance: random.Random, keep: Container[PeerId]) -> bool:
+        candidates = [entry for entry in self if entry.peer not in keep]
+        farewells = [entry for entry in candidates if entry.record.gone]
+        if not candidates:
+            return False
+        del self._entries[chance.choice(farewells or candidates).peer]
+        return True
+
+    def expire(self, now: float, keep: Container[PeerId] = ()) -> None:
+        """Forget whose record has expired, except for peers in `keep`."""
+        self._entries = {
+            peer: entry for peer, entry in self._entries.items() if entry.record.expires_at > now or peer in keep
+        }
+
+    def summary(self, now: float) -> bytes:
+        """Return what is here and has not expired, a few bytes an entry."""
+        return b"".join(_LINE.pack(entry.tag, *entry.record.age_key) for entry in self._fresh(now))
+
+    def compare(self, summary: bytes, now: float) -> tuple[list[Entry], list[bytes]]:
+        """Return the entries that the writer of `summary` lacks, and the tags of those that it has newer."""
+        theirs = _read_summary(summary)
+        fresh = list(self._fresh(now))
+        ours = {entry.tag: entry.record.age_key for entry in fresh}
+        lacking = [entry for entry in fresh if entry.tag not in theirs or theirs[entry.tag] < ours[entry.tag]]
+        wanted = [tag for tag in theirs if tag not in ours or ours[tag] < theirs[tag]]
+        return lacking, wanted
+
+    def tagged(self, tags: Container[bytes], now: float) -> list[Entry]:
+        """Return the entries whose tags are among `tags`."""
+        return [entry for entry in self._fresh(now) if entry.tag in tags]
+
+    def _fresh(self, now: float) -> Iterator[Entry]:
+        return (entry for entry in self if entry.record.expires_at > now)
+
+
+def _read_summary(summary: bytes) -> dict[bytes, AgeKey]:
+    if len(summary) > MAX_SUMMARY_BYTES or len(summary) % _LINE.size:
+        raise ValueError(f"a summary has whole lines of {_LINE.size} bytes, at most {MAX_MEMBERS}")
+    return {tag: (issued_at, sequence, gone) for tag, issued_at, sequence, gone in _LINE.iter_unpack(summary)}

@@ -1,0 +1,108 @@
+"""Asking others for commits, updates and snapshots, by digest, until one of them has it."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
+
+from p2ptrain.config import OuterConfig
+from p2ptrain.errors import NetworkError, Refused, RemoteProtocolError, StateSyncError
+from p2ptrain.fragments.chain import MAX_COMMIT_BYTES, ChainError, Commit
+from p2ptrain.fragments.layout import Fragment
+from p2ptrain.fragments.messages import Commits, Done, GetCommits, GetSnapshot, GetUpdate, Snapshot
+from p2ptrain.fragments.state import FragmentState
+from p2ptrain.ids import Digest, PeerId, digest
+from p2ptrain.net.transport import Transport
+from p2ptrain.runtime import Runtime
+
+MAX_DONORS = 6  # asked one after the other before a fetch is given up
+FETCH_TIMEOUT = 60.0  # seconds for one donor; the transport gives up earlier when no byte moves
+COMMITS_TIMEOUT = 20.0
+MAX_LEDGER_BYTES = 16 * 1024 * 1024  # about 200,000 peers
+
+Found = TypeVar("Found")
+
+
+class Donors:
+    """Fetches with fall-back: the peers who said they have it first, then anybody who is connected."""
+
+    def __init__(self, transport: Transport, runtime: Runtime, others: Callable[[], Sequence[PeerId]]) -> None:
+        self._transport, self._runtime, self._others = transport, runtime, others
+
+    async def commits(self, fragment: int, head: Digest, known: list[Digest], holders: Iterable[PeerId]) -> list[Commit]:
+        """Return the commits that lead to `head`, oldest first; StateSyncError when nobody has them."""
+
+        async def ask(peer: PeerId) -> list[Commit]:
+            request = GetCommits(fragment=fragment, digest=head, known=tuple(known))
+            reply = await self._transport.call(
+                peer, request, Commits, timeout=COMMITS_TIMEOUT, bulk=True, max_body_bytes=4 * MAX_COMMIT_BYTES
+            )
+            return await self._runtime.compute.run(_split_commits, bytes(reply.body), reply.message.sizes, head)
+
+        return await self._first(ask, holders, "the commits")
+
+    async def update(self, fragment: Fragment, commit: Commit, num_bytes: int, holders: Iterable[PeerId]) -> bytes:
+        """Return the bytes of a commit's update, checked by digest."""
+
+        async def ask(peer: PeerId) -> bytes:
+            request = GetUpdate(fragment=fragment.index, digest=commit.update)
+            reply = await self._transport.call(peer, request, Done, timeout=FETCH_TIMEOUT, bulk=True, max_body_bytes=num_bytes)
+            data = bytes(reply.body)
+            if await self._runtime.compute.run(digest, "update", data) != commit.update:
+                raise StateSyncError("the update's bytes do not match their digest")
+            return data
+
+        return await self._first(ask, holders, "the update")
+
+    async def snapshot(
+        self, fragment: Fragment, outer: OuterConfig, holders: Iterable[PeerId], *, wanted: Digest | None = None
+    ) -> tuple[Commit, FragmentState]:
+        """Return a donor's head and its state, which matches the digest in the commit; exactly `wanted` if that is given."""
+
+        async def ask(peer: PeerId) -> tuple[Commit, FragmentState]:
+            limit = MAX_COMMIT_BYTES + 2 * fragment.num_bytes + MAX_LEDGER_BYTES
+            reply = await self._transport.call(
+                peer, GetSnapshot(fragment=fragment.index), Snapshot, timeout=FETCH_TIMEOUT, bulk=True, max_body_bytes=limit
+            )
+            parse = self._runtime.compute.run
+            commit, state = await parse(parse_snapshot, reply.body, reply.message.commit_bytes, fragment, outer)
+            if wanted is not None and commit.digest != wanted:
+                raise StateSyncError("the donor's head has moved on")
+            return commit, state
+
+        return await self._first(ask, holders, "a snapshot")
+
+    async def _first(self, ask: Callable[[PeerId], Awaitable[Found]], holders: Iterable[PeerId], what: str) -> Found:
+        """Return the first good answer; StateSyncError with every donor's reason when there is none."""
+        own = self._transport.peer_id
+        donors = [peer for peer in dict.fromkeys([*holders, *self._others()]) if peer != own][:MAX_DONORS]
+        reasons: list[str] = []
+        for peer in donors:
+            try:
+                return await ask(peer)
+            except (NetworkError, Refused, RemoteProtocolError, StateSyncError, ChainError) as error:
+                reasons.append(f"{peer[-6:]}: {error}")
+        raise StateSyncError(f"nobody serves {what}: {'; '.join(reasons) or 'no peer is known'}")
+
+
+def _split_commits(data: bytes, sizes: Sequence[int], head: Digest) -> list[Commit]:
+    """Return the commits in a body, each the parent of the next, the last being `head`."""
+    if sum(sizes) != len(data) or not sizes:
+        raise StateSyncError("the commits do not fill their body")
+    commits: list[Commit] = []
+    offset = 0
+    for size in sizes:
+        commits.append(Commit.from_bytes(data[offset : offset + size]))
+        offset += size
+    if commits[-1].digest != head or any(after.parent != before.digest for before, after in zip(commits, commits[1:], strict=False)):
+        raise StateSyncError("the commits are not a chain that leads to the head")
+    return commits
+
+
+def parse_snapshot(data: bytes | bytearray, commit_bytes: int, fragment: Fragment, outer: OuterConfig) -> tuple[Commit, FragmentState]:
+    """Return commit and state out of a snapshot's bytes; StateSyncError unless the state matches the commit."""
+    commit = Commit.from_bytes(bytes(data[:commit_bytes]))
+    state = FragmentState.from_bytes(data[commit_bytes:], fragment.num_elements, outer)
+    if commit.fragment != fragment.index:
+        raise StateSyncError("a snapshot of another fragment")
+    if state.digest != commit.state:
+        raise StateSyncError("the snapshot's bytes do not match the state in its commit")
+    return commit, state

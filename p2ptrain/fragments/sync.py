@@ -1,0 +1,211 @@
+"""Chains between peers: serving what we hold, spreading heads, and the first sync of a newcomer.
+
+A head spreads by gossip of changes: who adopts one tells a few others, who ask for what they lack. What gossip misses
+is found by comparing heads with a random peer every few seconds. Everything that is served is named by digest or is
+our adopted head, so a donor needs no session with whom it serves.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
+
+from p2ptrain.config import RunConfig
+from p2ptrain.errors import NetworkError, Refused, RemoteProtocolError, StateSyncError
+from p2ptrain.events import Events
+from p2ptrain.fragments.archive import Archive
+from p2ptrain.fragments.chain import ChainError, Commit, Verify
+from p2ptrain.fragments.donor import Donors
+from p2ptrain.fragments.follower import Adopted, Follower
+from p2ptrain.fragments.layout import Fragment, Layout
+from p2ptrain.fragments.messages import (
+    MAX_INLINE_COMMIT_BYTES,
+    Announce,
+    Commits,
+    Done,
+    ExchangeHeads,
+    GetCommits,
+    GetSnapshot,
+    GetUpdate,
+    Head,
+    Heads,
+    Snapshot,
+)
+from p2ptrain.fragments.state import FragmentState
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.net.transport import Transport
+from p2ptrain.runtime import Runtime
+from p2ptrain.tasks import TaskOwner
+
+GOSSIP_FANOUT = 6  # peers told of a change: with 6, gossip reaches all of 1,000 in about four hops
+HEADS_INTERVAL = 5.0  # seconds between two comparisons of heads with a random peer
+HEADS_TIMEOUT = 5.0
+MAX_COMMITS_SERVED = 1024
+MAX_CONCURRENT_SNAPSHOTS = 4  # more at a time would starve the donor's own rounds
+SYNC_ATTEMPTS = 5  # rounds of asking everybody before a newcomer gives up
+
+Body = bytes | memoryview
+Answer = TypeVar("Answer")
+
+
+class ChainSync:
+    """Every fragment's follower on one peer, and what it serves to the others."""
+
+    def __init__(
+        self, *, config: RunConfig, layout: Layout, transport: Transport, runtime: Runtime, events: Events, verify: Verify, others: Callable[[], Sequence[PeerId]]
+    ) -> None:
+        self.followers: list[Follower] = []
+        self._config, self._layout, self._transport, self._runtime = config, layout, transport, runtime
+        self._events, self._verify, self._others = events, verify, others
+        self._donors = Donors(transport, runtime, others)
+        self._tasks = TaskOwner(events)
+        self._num_snapshots = 0
+
+    def begin(self, start: Sequence[tuple[Commit, FragmentState]]) -> None:
+        """Start from these heads (genesis, a saved state, or what `fetch_heads` returned): serve and follow."""
+        for fragment, (commit, state) in zip(self._layout.fragments, start, strict=True):
+            follower = Follower(
+                fragment=fragment, config=self._config, archive=Archive(commit, state), donors=self._donors,
+                runtime=self._runtime, events=self._events, verify=self._verify,
+            )  # fmt: skip
+            follower.on_adopted(self._spread)
+            self.followers.append(follower)
+            self._tasks.spawn(f"follow fragment {fragment.index}", follower.run())
+        self._transport.handle(ExchangeHeads, self._serve_heads)
+        self._transport.handle(Announce, self._hear_announcement)
+        self._transport.handle(GetCommits, self._serve_commits)
+        self._transport.handle(GetUpdate, self._serve_update)
+        self._transport.handle(GetSnapshot, self._serve_snapshot)
+        self._tasks.spawn("compare heads", self._compare_heads())
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    def heads(self) -> tuple[Head, ...]:
+        """Return our adopted heads, as others hear of them."""
+        return tuple(
+            Head(fragment=index, digest=follower.archive.head.digest, total_work=follower.archive.head.total_work)
+            for index, follower in enumerate(self.followers)
+        )
+
+    # A newcomer's first sync
+
+    async def fetch_heads(self) -> list[tuple[Commit, FragmentState]]:
+        """Return the heaviest head of each fragment that the peers we know have, and its state; StateSyncError if none."""
+        heads: dict[int, list[tuple[Head, PeerId]]] = {fragment.index: [] for fragment in self._layout.fragments}
+        for attempt in range(SYNC_ATTEMPTS):
+            for peer in self._others():
+                for head in await self._ask_heads(peer, ()):
+                    if head.fragment in heads:
+                        heads[head.fragment].append((head, peer))
+            if all(heads.values()):
+                return list(await asyncio.gather(*(self._fetch_start(fragment, heads[fragment.index]) for fragment in self._layout.fragments)))
+            await asyncio.sleep(0.5 * (attempt + 1))
+        raise StateSyncError("no peer could say where the run stands")
+
+    async def _fetch_start(self, fragment: Fragment, heads: list[tuple[Head, PeerId]]) -> tuple[Commit, FragmentState]:
+        heaviest_first = sorted(heads, key=lambda item: (-item[0].total_work, item[0].digest, item[1]))
+        return await self._donors.snapshot(fragment, self._config.outer, [peer for _, peer in heaviest_first])
+
+    # Spreading heads
+
+    def _spread(self, adopted: Adopted) -> None:
+        connected = [peer for peer in self._transport.connected() if peer != adopted.source]
+        chosen = self._runtime.entropy.random.sample(connected, min(GOSSIP_FANOUT, len(connected)))
+        self.announce(adopted.commit, chosen)
+
+    def announce(self, commit: Commit, peers: Iterable[PeerId]) -> None:
+        """Tell peers of a head that we have and serve."""
+        data = commit.to_bytes()
+        head = Head(fragment=commit.fragment, digest=commit.digest, total_work=commit.total_work)
+        message = Announce(head=head, commit=data if len(data) <= MAX_INLINE_COMMIT_BYTES else b"")
+        for peer in peers:
+            if peer != self._transport.peer_id:
+                self._tasks.spawn(f"announce to {peer[-6:]}", self._tell(peer, message))
+
+    async def _tell(self, peer: PeerId, message: Announce) -> None:
+        await _quietly(self._transport.call(peer, message, Done, timeout=HEADS_TIMEOUT))
+
+    async def _hear_announcement(self, sender: PeerId, message: Announce, _body: bytearray) -> Done:
+        commit = None
+        if message.commit:
+            try:
+                commit = Commit.from_bytes(message.commit)
+            except ChainError as error:
+                raise Refused("malformed", str(error)) from None
+            if commit.digest != message.head.digest or commit.total_work != message.head.total_work:
+                raise Refused("malformed", "the commit is not that of the head")
+        self.hear_of(message.head, sender, commit)
+        return Done()
+
+    def hear_of(self, head: Head, source: PeerId, commit: Commit | None = None) -> None:
+        """Note a head that a peer says it has."""
+        if head.fragment < len(self.followers):
+            self.followers[head.fragment].offer(Digest(head.digest), head.total_work, source, commit)
+
+    async def _compare_heads(self) -> None:
+        while True:
+            await asyncio.sleep(HEADS_INTERVAL * self._runtime.entropy.random.uniform(0.5, 1.5))
+            connected = self._transport.connected()
+            if connected:
+                peer = self._runtime.entropy.random.choice(connected)
+                for head in await self._ask_heads(peer, self.heads()):
+                    self.hear_of(head, peer)
+
+    async def _ask_heads(self, peer: PeerId, own: tuple[Head, ...]) -> tuple[Head, ...]:
+        reply = await _quietly(self._transport.call(peer, ExchangeHeads(heads=own), Heads, timeout=HEADS_TIMEOUT))
+        return reply.message.heads if reply else ()
+
+    # Serving
+
+    async def _serve_heads(self, sender: PeerId, request: ExchangeHeads, _body: bytearray) -> Heads:
+        for head in request.heads:
+            self.hear_of(head, sender)
+        return Heads(heads=self.heads())
+
+    def _archive(self, fragment: int) -> Archive:
+        if fragment >= len(self.followers):
+            raise Refused("unknown-fragment", f"this run has {len(self.followers)} fragments")
+        return self.followers[fragment].archive
+
+    async def _serve_commits(self, _sender: PeerId, request: GetCommits, _body: bytearray) -> tuple[Commits, Body]:
+        known = set(request.known)
+        path: list[bytes] = []
+        for commit in self._archive(request.fragment).chain(Digest(request.digest), MAX_COMMITS_SERVED):
+            if commit.digest in known or commit.version == 0:
+                break
+            path.append(commit.to_bytes())
+        if not path:
+            raise Refused("unknown-commit", "that commit is not held here")
+        path.reverse()
+        return Commits(sizes=tuple(len(data) for data in path)), b"".join(path)
+
+    async def _serve_update(self, _sender: PeerId, request: GetUpdate, _body: bytearray) -> tuple[Done, Body]:
+        data = self._archive(request.fragment).update(Digest(request.digest))
+        if data is None:
+            raise Refused("unknown-update", "that update is not held here")
+        return Done(), data
+
+    async def _serve_snapshot(self, _sender: PeerId, request: GetSnapshot, _body: bytearray) -> tuple[Snapshot, Body]:
+        archive = self._archive(request.fragment)
+        if self._num_snapshots >= MAX_CONCURRENT_SNAPSHOTS:
+            raise Refused("busy", "as many snapshots as allowed are being made", retry_after=1.0)
+        self._num_snapshots += 1
+        try:
+            commit_bytes, data = await self._runtime.compute.run(pack_snapshot, archive.head, archive.state)
+        finally:
+            self._num_snapshots -= 1
+        return Snapshot(commit_bytes=commit_bytes), data
+
+
+def pack_snapshot(commit: Commit, state: FragmentState) -> tuple[int, bytes]:
+    """Return the length of the commit, and commit and state as one run of bytes."""
+    data = commit.to_bytes()
+    return len(data), b"".join([data, *state.to_buffers()])
+
+
+async def _quietly(call: Awaitable[Answer]) -> Answer | None:
+    """Return the answer of a call that may fail without harm: gossip is repeated anyway."""
+    try:
+        return await call
+    except (NetworkError, Refused, RemoteProtocolError):
+        return None

@@ -1,0 +1,1 @@
+"""Authenticated connections between peers, and calls over them. Start with transport.py."""

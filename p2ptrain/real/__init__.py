@@ -1,0 +1,1 @@
+"""The ports on a real machine: uvloop, sockets, TLS, threads, a disk."""

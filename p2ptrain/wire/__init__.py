@@ -1,0 +1,1 @@
+"""Bytes on the wire: frames, messages, tensor codecs. Pure: nothing here knows a socket or a clock."""

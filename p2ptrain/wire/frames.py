@@ -1,0 +1,197 @@
+"""Frames: what a connection carries.
+
+A frame is a prefix of eight bytes, a head and, in a DATA frame only, a piece of a body:
+
+    kind u8 | zero u8 | head length u16 | body length u32 | head: a msgpack map | body: raw bytes
+
+So a head has at most 65,535 bytes and a piece at most 256 KiB: both lengths are checked before anything is allocated
+or read. Whatever is larger is a body, cut into pieces and received straight into its place.
+
+    HELLO, WELCOME      the first two frames in each direction (net/handshake.py)
+    OPEN                begins a stream: a request, and how long its body will be
+    ANSWER, REFUSAL     end it, with a reply (whose body follows as DATA) or with a reason
+    DATA, CREDIT        pieces of bodies, and leave to send more of them
+    RESET               ends a stream at once: the sender wants nothing more of it
+    PING, PONG          is somebody there?
+    RETIRE              no further stream will be opened by the sender on this connection
+    GOODBYE             the connection ends, and why
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from p2ptrain.wire.messages import Message
+
+PREFIX_BYTES: Final = 8
+MAX_HEAD_BYTES: Final = 0xFFFF
+MAX_PIECE_BYTES: Final = 256 * 1024  # large enough for few frames per second, small enough to interleave
+MAX_MESSAGE_BYTES: Final = MAX_HEAD_BYTES - 1024  # leaves room for the rest of an OPEN or ANSWER
+MAX_BODY_BYTES: Final = 1 << 40  # the largest that a frame can declare; what a method accepts is far less
+MAX_RECORD_BYTES: Final = 2048  # a signed address record in a HELLO (discovery allows 1,024)
+
+_PREFIX: Final = Struct(">BBHI")
+
+
+class Kind(IntEnum):
+    """The first byte of a frame. A number is never given a second meaning."""
+
+    HELLO = 1
+    WELCOME = 2
+    OPEN = 3
+    ANSWER = 4
+    REFUSAL = 5
+    DATA = 6
+    CREDIT = 7
+    RESET = 8
+    PING = 9
+    PONG = 10
+    RETIRE = 11
+    GOODBYE = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The checked first eight bytes of a frame."""
+
+    kind: Kind
+    head_bytes: int
+    piece_bytes: int
+
+
+StreamId = Annotated[int, Field(ge=1, lt=1 << 62)]
+BodyBytes = Annotated[int, Field(ge=0, le=MAX_BODY_BYTES)]
+Code = Annotated[str, Field(max_length=64)]
+Sentence = Annotated[str, Field(max_length=512)]
+
+
+class Greeting(Message):
+    """The part of a HELLO that every version of the protocol can read."""
+
+    magic: str
+    min_protocol: Annotated[int, Field(ge=1, le=0xFFFF)]
+    max_protocol: Annotated[int, Field(ge=1, le=0xFFFF)]
+    build: Annotated[str, Field(max_length=64)]
+
+
+class Hello(Greeting):
+    """Who speaks: the run, this start of the process, and what the connection is for."""
+
+    run_id: Annotated[bytes, Field(min_length=32, max_length=32)]
+    nonce: Annotated[bytes, Field(min_length=16, max_length=16)]  # random, once per start of a process
+    lane: Annotated[str, Field(pattern="^(control|bulk)$")]
+    dial: Annotated[int, Field(ge=0, lt=1 << 62)]  # the dialler's count of its dials; the listener repeats nothing
+    record: Annotated[bytes, Field(max_length=MAX_RECORD_BYTES)] = b""
+
+
+class Empty(Message):
+    """The head of a frame that says nothing beyond its kind."""
+
+
+class Open(Message):
+    """A request. Its body waits for CREDIT; the reply's body may have `max_reply_bytes`."""
+
+    stream: StreamId
+    method: Annotated[str, Field(min_length=1, max_length=64)]
+    body_bytes: BodyBytes
+    max_reply_bytes: BodyBytes
+    message: bytes
+
+
+class Answer(Message):
+    """A reply; `body_bytes` of DATA follow."""
+
+    stream: StreamId
+    body_bytes: BodyBytes
+    message: bytes
+
+
+class Refusal(Message):
+    """No, and why; see errors.Refused."""
+
+    stream: StreamId
+    code: Code
+    message: Sentence
+    retry_after: Annotated[float, Field(ge=0)] | None = None
+
+
+class Data(Message):
+    """The next piece of the stream's body in this direction."""
+
+    stream: StreamId
+
+
+class Credit(Message):
+    """Leave to send so many more bytes of the body."""
+
+    stream: StreamId
+    more_bytes: Annotated[int, Field(ge=1, le=1 << 30)]
+
+
+class Reset(Message):
+    """The stream ended at its sender."""
+
+    stream: StreamId
+
+
+class Ping(Message):
+    """Asks for a PONG with the same token."""
+
+    token: Annotated[int, Field(ge=0, lt=1 << 62)]
+
+
+class Goodbye(Message):
+    """The connection ends."""
+
+    code: Code
+    message: Sentence
+
+
+HEADS: Final[dict[Kind, type[Message]]] = {
+    Kind.HELLO: Greeting,
+    Kind.WELCOME: Empty,
+    Kind.OPEN: Open,
+    Kind.ANSWER: Answer,
+    Kind.REFUSAL: Refusal,
+    Kind.DATA: Data,
+    Kind.CREDIT: Credit,
+    Kind.RESET: Reset,
+    Kind.PING: Ping,
+    Kind.PONG: Ping,
+    Kind.RETIRE: Empty,
+    Kind.GOODBYE: Goodbye,
+}
+
+
+def encode_frame(kind: Kind, head: Message, piece_bytes: int = 0) -> bytes:
+    """Return prefix and head; a piece of `piece_bytes` is to follow as it is."""
+    encoded = head.encode()
+    if len(encoded) > MAX_HEAD_BYTES or piece_bytes > MAX_PIECE_BYTES:
+        raise ValueError(f"a {kind.name} frame of {len(encoded)} + {piece_bytes} bytes is above the protocol's limit")
+    return _PREFIX.pack(kind, 0, len(encoded), piece_bytes) + encoded
+
+
+def parse_prefix(data: bytes | bytearray | memoryview) -> Prefix:
+    """Return what the eight bytes announce; ValueError when the protocol does not allow it."""
+    number, zero, head_bytes, piece_bytes = _PREFIX.unpack(data)
+    if zero != 0 or number not in _KINDS:
+        raise ValueError(f"frame kind {number}.{zero} is unknown")
+    kind = Kind(number)
+    if piece_bytes > MAX_PIECE_BYTES:
+        raise ValueError(f"a piece of {piece_bytes} bytes; the limit is {MAX_PIECE_BYTES}")
+    if (kind is Kind.DATA) != (piece_bytes > 0):
+        raise ValueError(f"a {kind.name} frame with a body of {piece_bytes} bytes")
+    if head_bytes == 0:
+        raise ValueError(f"a {kind.name} frame without a head")
+    return Prefix(kind, head_bytes, piece_bytes)
+
+
+def parse_head(kind: Kind, data: bytes | bytearray | memoryview) -> Message:
+    """Return the checked head of a frame; ValueError says what is wrong with it."""
+    return HEADS[kind].decode(data)
+
+
+_KINDS: Final = frozenset(int(kind) for kind in Kind)
