@@ -1,6 +1,7 @@
 """What peers say to each other about who takes part.
 
-Records travel as the bytes that their peers signed (records.py); summaries are view.py's.
+Records travel as the bytes that their peers signed (records.py); summaries are view.py's. Kademlia's calls wrap the
+protobuf messages that hivemind speaks, but found values travel beside them as plain, checked fields.
 """
 
 from typing import Annotated, ClassVar, Final
@@ -8,30 +9,32 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 
 from p2ptrain.discovery.records import MAX_MEMBER_BYTES
-from p2ptrain.discovery.view import MAX_MEMBERS, MAX_SUMMARY_BYTES, TAG_BYTES
+from p2ptrain.discovery.view import MAX_SUMMARY_BYTES, TAG_BYTES
 from p2ptrain.wire.messages import Message
 
 MAX_RECORDS: Final = 32  # in one message: about 8 kB, and 5 ms to check their signatures
+MAX_VALUES: Final = 64  # under one key of the DHT
+MAX_KADEMLIA_BYTES: Final = 16 * 1024  # 32 stores of the usual size, or the neighbours of a few keys
+SUBKEY_BYTES: Final = 32  # a public key
 
 Record = Annotated[bytes, Field(max_length=MAX_MEMBER_BYTES)]
 Records = Annotated[tuple[Record, ...], Field(max_length=MAX_RECORDS)]
+Subkey = Annotated[bytes, Field(min_length=SUBKEY_BYTES, max_length=SUBKEY_BYTES)]
 Tag = Annotated[bytes, Field(min_length=TAG_BYTES, max_length=TAG_BYTES)]
 
 
 class Compare(Message):
-    """The caller's record, and a summary of its view."""
+    """What the caller knows, itself included, a few bytes each."""
 
     method: ClassVar[str] = "members.compare"
-    own: Record
     summary: Annotated[bytes, Field(max_length=MAX_SUMMARY_BYTES)]
 
 
 class Compared(Message):
-    """The answerer's record, records that the caller lacks, and the tags of those that the answerer lacks."""
+    """Records that the caller lacks, and the tags of those that the answerer lacks."""
 
-    own: Record
     records: Records
-    wanted: Annotated[tuple[Tag, ...], Field(max_length=MAX_MEMBERS)]
+    wanted: Annotated[tuple[Tag, ...], Field(max_length=MAX_RECORDS)]
 
 
 class Tell(Message):
@@ -43,3 +46,19 @@ class Tell(Message):
 
 class Told(Message):
     """They arrived."""
+
+
+class KademliaCall(Message):
+    """One of hivemind's calls: which, and its request."""
+
+    method: ClassVar[str] = "kademlia.call"
+    rpc: Annotated[str, Field(max_length=32)]
+    payload: Annotated[bytes, Field(max_length=MAX_KADEMLIA_BYTES)]
+
+
+class KademliaAnswer(Message):
+    """The response; the values in it as (index of the key, subkey, value, expiry); records of the peers it names."""
+
+    payload: Annotated[bytes, Field(max_length=MAX_KADEMLIA_BYTES)]
+    found: Annotated[tuple[tuple[int, Subkey, Record, float], ...], Field(max_length=MAX_VALUES)] = ()
+    records: Records = ()

@@ -19,7 +19,7 @@ MAX_MEMBERS: Final = 128  # a random sample of this size is connected whatever t
 TAG_BYTES: Final = 8  # the start of a public key names a peer in a summary
 
 _LINE: Final = struct.Struct(f"<{TAG_BYTES}sdI?")  # tag, issued_at, sequence, gone
-MAX_SUMMARY_BYTES: Final = MAX_MEMBERS * _LINE.size
+MAX_SUMMARY_BYTES: Final = (MAX_MEMBERS + 1) * _LINE.size  # with the writer's own line
 
 AgeKey = tuple[float, int, bool]
 
@@ -46,10 +46,14 @@ class Entry:
 
 
 class PartialView:
-    """What one peer knows about others. Never contains that peer itself."""
+    """What one peer knows about others.
+
+    It never lists that peer itself; `own` is its record, which is only compared and passed on like the others.
+    """
 
     def __init__(self, own: PeerId, capacity: int = MAX_MEMBERS) -> None:
-        self._own = own
+        self.own: Entry | None = None
+        self._own_peer = own
         self._capacity = capacity
         self._entries: dict[PeerId, Entry] = {}
 
@@ -71,7 +75,7 @@ class PartialView:
         newer = []
         for entry in entries:
             known = self._entries.get(entry.peer)
-            if entry.peer != self._own and (known is None or known.rank < entry.rank):
+            if entry.peer != self._own_peer and (known is None or known.rank < entry.rank):
                 self._entries[entry.peer] = entry
                 newer.append(entry)
         while len(self._entries) > self._capacity and self._evict(chance, keep):
@@ -110,10 +114,11 @@ class PartialView:
         return [entry for entry in self._fresh(now) if entry.tag in tags]
 
     def _fresh(self, now: float) -> Iterator[Entry]:
-        return (entry for entry in self if entry.record.expires_at > now)
+        known = self if self.own is None else (self.own, *self)
+        return (entry for entry in known if entry.record.expires_at > now)
 
 
 def _read_summary(summary: bytes) -> dict[bytes, AgeKey]:
     if len(summary) > MAX_SUMMARY_BYTES or len(summary) % _LINE.size:
-        raise ValueError(f"a summary has whole lines of {_LINE.size} bytes, at most {MAX_MEMBERS}")
+        raise ValueError(f"a summary has whole lines of {_LINE.size} bytes, at most {MAX_SUMMARY_BYTES}")
     return {tag: (issued_at, sequence, gone) for tag, issued_at, sequence, gone in _LINE.iter_unpack(summary)}

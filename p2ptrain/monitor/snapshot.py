@@ -6,6 +6,8 @@ from pydantic import Field
 
 from p2ptrain.wire.messages import Message
 
+MAX_MEMBERS_NAMED = 128  # as many as a partial view has; about 10 kB
+
 Text = Annotated[str, Field(max_length=2000)]
 Amount = Annotated[int, Field(ge=0)]
 Level = Annotated[float, Field(allow_inf_nan=True)]
@@ -47,4 +49,4 @@ class PeerStatus(Message):
     num_connections: Amount
     bytes_sent: Amount
     bytes_received: Amount
-    num_double_windows: Amount
+    members: Annotated[tuple[Text, ...], Field(max_length=MAX_MEMBERS_NAMED)] = ()  # PEER_ID@host:port of others alive in its view

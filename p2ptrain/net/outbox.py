@@ -9,7 +9,7 @@ from collections import deque
 from typing import Final
 
 from p2ptrain.net.bodies import OutgoingBody
-from p2ptrain.wire.frames import MAX_PIECE_BYTES, Data, Kind, encode_frame
+from p2ptrain.wire.frames import MAX_PIECE_BYTES, Data, encode_frame
 from p2ptrain.wire.messages import Message
 
 MIN_PIECE_BYTES: Final = 16 * 1024  # a TLS record
@@ -24,7 +24,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._control: deque[tuple[bytes, asyncio.Future[None] | None]] = deque()
-        self._bodies: dict[int, OutgoingBody] = {}
+        self._bodies: dict[int, tuple[OutgoingBody, asyncio.Future[None] | None]] = {}
         self._turns: deque[int] = deque()  # streams that may send a piece, the next one first
         self._piece_bytes = MIN_PIECE_BYTES * 4
         self._filled = asyncio.Event()
@@ -33,21 +33,20 @@ class Outbox:
     def is_overfull(self) -> bool:
         return len(self._control) > MAX_WAITING_FRAMES
 
-    def put(self, kind: Kind, head: Message, written: asyncio.Future[None] | None = None) -> None:
+    def put(self, head: Message, written: asyncio.Future[None] | None = None) -> None:
         """Queue a control frame; `written` is resolved once it was handed to the connection."""
-        self._control.append((encode_frame(kind, head), written))
+        self._control.append((encode_frame(head), written))
         self._filled.set()
 
-    def add_body(self, stream: int, body: OutgoingBody) -> None:
-        """Send a body as its credit allows."""
-        self._bodies[stream] = body
+    def add_body(self, stream: int, body: OutgoingBody, written: asyncio.Future[None] | None = None) -> None:
+        """Send a body as its credit allows; `written` is resolved with its last piece."""
+        self._bodies[stream] = body, written
         self._take_turn(stream)
 
     def add_credit(self, stream: int, more_bytes: int) -> None:
         """Let a stream's body go on. Credit for a body that has ended is of no use, and no harm."""
-        body = self._bodies.get(stream)
-        if body is not None:
-            body.credit_bytes += more_bytes
+        if stream in self._bodies:
+            self._bodies[stream][0].credit_bytes += more_bytes
             self._take_turn(stream)
 
     def drop_body(self, stream: int) -> None:
@@ -65,28 +64,30 @@ class Outbox:
             return [frame], written
         while self._turns:
             stream = self._turns.popleft()
-            body = self._bodies.get(stream)
-            if body is not None and body.may_send:
-                return self._take_piece(stream, body), None
+            if stream in self._bodies and self._bodies[stream][0].may_send:
+                return self._take_piece(stream)
         self._filled.clear()
         return [], None
 
-    def wrote(self, seconds: float) -> None:
-        """Adapt the size of pieces to how long the last write took."""
+    def adapt(self, seconds: float) -> None:
+        """Choose the size of the next pieces by how long the last one took to write."""
         if seconds < FAST_WRITE:
             self._piece_bytes = min(self._piece_bytes * 2, MAX_PIECE_BYTES)
         elif seconds > SLOW_WRITE:
             self._piece_bytes = max(self._piece_bytes // 2, MIN_PIECE_BYTES)
 
-    def _take_piece(self, stream: int, body: OutgoingBody) -> list[bytes | memoryview]:
+    def _take_piece(self, stream: int) -> tuple[list[bytes | memoryview], asyncio.Future[None] | None]:
+        body, written = self._bodies[stream]
         piece = body.take(self._piece_bytes)
+        frame: list[bytes | memoryview] = [encode_frame(Data(stream=stream), sum(map(len, piece))), *piece]
         if body.remaining_bytes == 0:
             del self._bodies[stream]
-        elif body.may_send:
+            return frame, written
+        if body.may_send:
             self._turns.append(stream)
-        return [encode_frame(Kind.DATA, Data(stream=stream), sum(map(len, piece))), *piece]
+        return frame, None
 
     def _take_turn(self, stream: int) -> None:
-        if stream not in self._turns and self._bodies[stream].may_send:
+        if stream not in self._turns and self._bodies[stream][0].may_send:
             self._turns.append(stream)
             self._filled.set()

@@ -70,7 +70,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     def _create_task(
-        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], context: Context | None = None
+        self, loop: asyncio.AbstractEventLoop, coroutine: Any, *, context: Context | None = None
     ) -> asyncio.Task[Any]:
         return _NumberedTask(next(self._numbers), coroutine, loop=loop, context=context)
 

@@ -98,7 +98,7 @@ class FragmentAccount:
         """Note inner step number `step` (they only grow), which trained on `tokens` tokens."""
         if not self._pending_steps:
             self._oldest_version = self.version
-        self._last_step = step
+        self._last_step = max(step, self._last_step + 1)
         self._pending_steps += 1
         self._pending_tokens += tokens
         self._trained += tokens
@@ -107,6 +107,8 @@ class FragmentAccount:
         """Return all unmerged work as of now, or None when there is none."""
         if not self._pending_steps:
             return None
+        if any(self._last_step == earlier.last_step for earlier in self._history):
+            self._last_step += 1  # no step since then, perhaps another base: a ledger must be able to tell them apart
         hand_over = HandOver(
             after_step=self.merged_step, last_step=self._last_step, steps=self._pending_steps,
             tokens=self._pending_tokens, base_version=self.version, oldest_version=self._oldest_version,

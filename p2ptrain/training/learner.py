@@ -25,6 +25,7 @@ from p2ptrain.training.task import Task
 
 Vector = NDArray[np.float32]
 
+MAX_DRAWN = 1 << 16  # positions kept for the log between two reports: more than anybody draws in a second
 IDLE_SECONDS = 0.01  # how often a paused learner looks into its inbox
 MEMORY = 0.9  # of the running means of step time and loss: about the last ten steps
 
@@ -41,7 +42,6 @@ class Progress:
     stepping_seconds: float = 0.0  # spent inside steps
     offered_seconds: float = 0.0  # since the first step began, less what it was paused
     position: int = 0  # of the window cursor
-    last_windows: tuple[int, int] = (0, 0)
 
     @property
     def utilisation(self) -> float:
@@ -72,6 +72,7 @@ class Learner:
         self._cursor, self._post, self._me = cursor, post, me
         self._inbox: deque[Callable[[], None]] = deque()
         self._live: Collection[PeerId] = ()
+        self._drawn: deque[int] = deque(maxlen=MAX_DRAWN)
         self._paused = False
         self._step_number = first_step
         self._stepped_at: float | None = None
@@ -111,6 +112,10 @@ class Learner:
         """Snapshot a fragment's unmerged work at the next step boundary; `answer` is called on the event loop."""
         self._inbox.append(lambda: self._hand_over(fragment, answer))
 
+    def take_drawn(self) -> list[int]:
+        """Return the cursor's positions that were drawn since the last call, for the log to count double draws."""
+        return [self._drawn.popleft() for _ in range(len(self._drawn))]
+
     def request_state(self, answer: Callable[[bytes], None]) -> None:
         """Copy the inner optimizer's state at the next step boundary."""
         self._inbox.append(lambda: self._post(answer, self._task.state_bytes()))
@@ -127,16 +132,17 @@ class Learner:
         began_at = self._clock.monotonic()
         previous = began_at if self._stepped_at is None else self._stepped_at
         rate = learning_rate(self._swarm_progress(), self._config.inner)
-        windows = self._cursor.next_windows(self._task.windows_per_step, self._live)
+        positions, windows = self._cursor.draw(self._task.windows_per_step, self._live)
+        self._drawn.extend(positions)
         loss, tokens = self._task.train_step(windows, rate)
         self._step_number += 1
         for account in self._accounts:
             account.count_step(self._step_number, tokens)
         ended_at = self._stepped_at = self._clock.monotonic()
-        self._show(loss, tokens, rate, windows, stepping=ended_at - began_at, offered=ended_at - previous)
+        self._show(loss, tokens, rate, stepping=ended_at - began_at, offered=ended_at - previous)
         return 0.0
 
-    def _show(self, loss: float, tokens: int, rate: float, windows: list[int], *, stepping: float, offered: float) -> None:
+    def _show(self, loss: float, tokens: int, rate: float, *, stepping: float, offered: float) -> None:
         before = self.progress
         first = before.inner_steps == 0
         self.progress = replace(
@@ -144,7 +150,7 @@ class Learner:
             loss=loss if first else MEMORY * before.loss + (1 - MEMORY) * loss,
             step_seconds=offered if first else MEMORY * before.step_seconds + (1 - MEMORY) * offered,
             stepping_seconds=before.stepping_seconds + stepping, offered_seconds=before.offered_seconds + offered,
-            position=self._cursor.position, last_windows=(windows[0], windows[-1]),
+            position=self._cursor.position,
         )  # fmt: skip
 
     def _swarm_progress(self) -> float:

@@ -82,20 +82,20 @@ class Hello(Greeting):
 
     run_id: Annotated[bytes, Field(min_length=32, max_length=32)]
     nonce: Annotated[bytes, Field(min_length=16, max_length=16)]  # random, once per start of a process
-    lane: Annotated[str, Field(pattern="^(control|bulk)$")]
-    dial: Annotated[int, Field(ge=0, lt=1 << 62)]  # the dialler's count of its dials; the listener repeats nothing
+    lane: Annotated[str, Field(pattern="^(control|bulk|)$")]  # what the dialler wants of it; empty from the listener
+    dial: Annotated[int, Field(ge=0, lt=1 << 62)]  # the dialler's count of its dials; 0 from the listener
     record: Annotated[bytes, Field(max_length=MAX_RECORD_BYTES)] = b""
 
 
-class Empty(Message):
-    """The head of a frame that says nothing beyond its kind."""
+class Welcome(Message):
+    """The other end's HELLO was accepted."""
 
 
 class Open(Message):
     """A request. Its body waits for CREDIT; the reply's body may have `max_reply_bytes`."""
 
     stream: StreamId
-    method: Annotated[str, Field(min_length=1, max_length=64)]
+    method_name: Annotated[str, Field(min_length=1, max_length=64)]
     body_bytes: BodyBytes
     max_reply_bytes: BodyBytes
     message: bytes
@@ -143,6 +143,16 @@ class Ping(Message):
     token: Annotated[int, Field(ge=0, lt=1 << 62)]
 
 
+class Pong(Message):
+    """The answer to a PING."""
+
+    token: Annotated[int, Field(ge=0, lt=1 << 62)]
+
+
+class Retire(Message):
+    """The sender opens no further stream on this connection."""
+
+
 class Goodbye(Message):
     """The connection ends."""
 
@@ -152,7 +162,7 @@ class Goodbye(Message):
 
 HEADS: Final[dict[Kind, type[Message]]] = {
     Kind.HELLO: Greeting,
-    Kind.WELCOME: Empty,
+    Kind.WELCOME: Welcome,
     Kind.OPEN: Open,
     Kind.ANSWER: Answer,
     Kind.REFUSAL: Refusal,
@@ -160,15 +170,15 @@ HEADS: Final[dict[Kind, type[Message]]] = {
     Kind.CREDIT: Credit,
     Kind.RESET: Reset,
     Kind.PING: Ping,
-    Kind.PONG: Ping,
-    Kind.RETIRE: Empty,
+    Kind.PONG: Pong,
+    Kind.RETIRE: Retire,
     Kind.GOODBYE: Goodbye,
 }
 
 
-def encode_frame(kind: Kind, head: Message, piece_bytes: int = 0) -> bytes:
+def encode_frame(head: Message, piece_bytes: int = 0) -> bytes:
     """Return prefix and head; a piece of `piece_bytes` is to follow as it is."""
-    encoded = head.encode()
+    kind, encoded = _KIND_OF[type(head)], head.encode()
     if len(encoded) > MAX_HEAD_BYTES or piece_bytes > MAX_PIECE_BYTES:
         raise ValueError(f"a {kind.name} frame of {len(encoded)} + {piece_bytes} bytes is above the protocol's limit")
     return _PREFIX.pack(kind, 0, len(encoded), piece_bytes) + encoded
@@ -195,3 +205,4 @@ def parse_head(kind: Kind, data: bytes | bytearray | memoryview) -> Message:
 
 
 _KINDS: Final = frozenset(int(kind) for kind in Kind)
+_KIND_OF: Final = {head: kind for kind, head in HEADS.items()} | {Hello: Kind.HELLO}

@@ -127,6 +127,16 @@ def test_an_expired_record_is_not_passed_on() -> None:
     assert view.compare(b"", NOW + 550.0) == ([], [])
 
 
+def test_the_own_record_is_passed_on_but_not_listed() -> None:
+    ours, theirs = view_of(), view_of()
+    ours.own = entry(0)
+    assert list(ours) == []
+    assert ours.compare(theirs.summary(NOW), NOW) == ([entry(0)], [])
+    theirs.merge([entry(1)], random.Random(0))
+    assert ours.compare(theirs.summary(NOW), NOW) == ([entry(0)], [entry(1).tag])
+    assert view_of(entry(0)).compare(ours.summary(NOW), NOW) == ([], [entry(0).tag])
+
+
 @given(st.binary(max_size=4000))
 def test_no_summary_breaks_the_comparison(summary: bytes) -> None:
     view = view_of(entry(1), entry(2))
@@ -134,9 +144,9 @@ def test_no_summary_breaks_the_comparison(summary: bytes) -> None:
         lacking, wanted = view.compare(summary, NOW)
     except ValueError:
         return
-    assert len(lacking) == 2 and len(wanted) <= MAX_MEMBERS
+    assert len(lacking) == 2 and len(wanted) <= MAX_MEMBERS + 1
 
 
 def test_a_summary_that_is_too_long_is_refused() -> None:
     with pytest.raises(ValueError):
-        view_of().compare(bytes(21 * (MAX_MEMBERS + 1)), NOW)
+        view_of().compare(bytes(21 * (MAX_MEMBERS + 2)), NOW)

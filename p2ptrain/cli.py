@@ -1,0 +1,331 @@
+"""The command line: parses, composes, prints; no logic.
+
+Whatever a command is told wrong, it says so in one line on stderr and ends with the exit code of that kind of error.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+
+from p2ptrain import __version__
+from p2ptrain.config import PeerSection, load_peer_config, load_run_config, shipped
+from p2ptrain.errors import ConfigError, ExitCode, IdentityInUseError, P2PTrainError
+from p2ptrain.events import Events, jsonl_sink
+from p2ptrain.link import JoinLink
+from p2ptrain.net.identity import Identity, load_or_create
+from p2ptrain.peer import Peer, PeerOptions
+from p2ptrain.real.memory import peak_memory_bytes
+from p2ptrain.real.main import run
+from p2ptrain.real.runtime import create_runtime
+from p2ptrain.real.signals import follow_supervisor, stop_on_signals
+from p2ptrain.runtime import Address, Runtime
+from p2ptrain.tasks import TaskOwner
+
+MAX_LOCAL_PEERS = 64  # identities that one user may have running side by side without naming directories
+
+Start = Callable[[Runtime, Identity, Events], Awaitable[Peer]]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.command(arguments))
+    except P2PTrainError as error:
+        print(f"p2ptrain: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at exit
+        return ExitCode.OK
+
+
+# Commands
+
+
+def _host(arguments: argparse.Namespace) -> int:
+    config = load_run_config(arguments.run)
+    options = _peer_options(arguments)
+    return run(lambda: _run_peer(arguments, lambda runtime, identity, events: Peer.host(runtime, identity, config, options, events)))
+
+
+def _join(arguments: argparse.Namespace) -> int:
+    link = JoinLink.parse(arguments.link)
+    options = _peer_options(arguments)
+    return run(lambda: _run_peer(arguments, lambda runtime, identity, events: Peer.join(runtime, identity, link, options, events)))
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from p2ptrain.monitor.status import collect_from_link, render, to_json
+
+    link = JoinLink.parse(arguments.link)
+
+    async def ask() -> int:
+        with tempfile.TemporaryDirectory(prefix="p2ptrain-") as directory:
+            runtime = create_runtime(Path(directory))
+            status = await collect_from_link(runtime, Identity.generate(runtime.entropy), link)
+        if arguments.json:
+            print(json.dumps(to_json(status)))
+        else:
+            render(status, Console())
+        return ExitCode.OK
+
+    return run(ask)
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    from p2ptrain.simulate.supervisor import SimulateOptions, simulate
+
+    options = SimulateOptions(
+        run=arguments.run, num_peers=arguments.peers, seconds=arguments.seconds, kill_one_every=arguments.kill_one_every,
+        kill_leader_every=arguments.kill_leader_every, late_join_at=arguments.late_join_at, seed=arguments.seed,
+        report=arguments.report, data=arguments.data,
+    )  # fmt: skip
+    summary = run(lambda: simulate(options, Console()))
+    return ExitCode.OK if summary["anchors_agree"] else ExitCode.JUDGEMENT
+
+
+def _config(arguments: argparse.Namespace) -> int:
+    if arguments.run is None:
+        for name, path in shipped("configs").items():
+            print(f"{name}\t{path}")
+    else:
+        print(json.dumps(load_run_config(arguments.run).model_dump(), indent=2))
+    return ExitCode.OK
+
+
+def _identity(arguments: argparse.Namespace) -> int:
+    directory = arguments.identity_dir or _default_directory()
+    print(f"{load_or_create(directory / 'identity.pem', _entropy()).peer_id}\t{directory / 'identity.pem'}")
+    return ExitCode.OK
+
+
+# Running one peer
+
+
+async def _run_peer(arguments: argparse.Namespace, start: Start) -> int:
+    """Run a peer until it is asked to stop."""
+    directory, runtime = _claim_directory(arguments.identity_dir)
+    identity = load_or_create(directory / "identity.pem", runtime.entropy)
+    events = Events(runtime.clock)
+    stopping = asyncio.Event()
+    with ExitStack() as files:
+        if arguments.events is not None:
+            events.subscribe(jsonl_sink(files.enter_context(_open_events(arguments.events))))
+        tasks = TaskOwner(events)
+        stop_on_signals(stopping.set)
+        print(f"peer {identity.peer_id}  ({directory})", file=sys.stderr)
+        try:
+            peer = await _until(stopping, start(runtime, identity, events), tasks)
+            if peer is not None:
+                await _attend(peer, events, stopping, tasks, supervised=arguments.supervised)
+        finally:
+            await tasks.close()
+    return ExitCode.OK
+
+
+async def _until(stopping: asyncio.Event, start: Awaitable[Peer], tasks: TaskOwner) -> Peer | None:
+    """Return the started peer, or None when the user stopped it first."""
+    starting: asyncio.Task[Peer] = tasks.spawn("start", _awaited(start))
+    stop = tasks.spawn("stop", stopping.wait())
+    await asyncio.wait([starting, stop], return_when=asyncio.FIRST_COMPLETED)
+    if starting.done():
+        return starting.result()
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    return None
+
+
+async def _awaited(start: Awaitable[Peer]) -> Peer:
+    return await start
+
+
+async def _attend(peer: Peer, events: Events, stopping: asyncio.Event, tasks: TaskOwner, *, supervised: bool) -> None:
+    """Show what the peer does and do what its user or supervisor says, until it has left."""
+    from p2ptrain.monitor.observe import report, status_of
+    from p2ptrain.monitor.status import serve_status
+    from p2ptrain.monitor.view import LiveView
+
+    serve_status(peer.transport, lambda: status_of(peer))
+    view: LiveView | None = None
+    if supervised:
+        commands = {"drain": peer.drain, "report": lambda: tasks.spawn("report", report(peer, rss_bytes=peak_memory_bytes())), "leave": stopping.set}
+        tasks.spawn("follow supervisor", follow_supervisor(commands, stopping.set))
+    else:
+        view = LiveView(Console(), lambda: status_of(peer))
+        events.subscribe(view)
+        view.announce_link(str(peer.join_link()), only_loopback=peer.only_loopback)
+        tasks.spawn("view", view.run())
+    failed = tasks.spawn("wait for a failure", peer.failed())
+    stop = tasks.spawn("stop", stopping.wait())
+    await asyncio.wait([failed, stop], return_when=asyncio.FIRST_COMPLETED)
+    if view is not None:
+        view.close()
+    await peer.leave()
+    if failed.done():
+        failed.result()
+
+
+def _claim_directory(named: Path | None) -> tuple[Path, Runtime]:
+    """Return an identity directory that is ours alone: the named one, or the first of the user's that is free."""
+    if named is not None:
+        return named, create_runtime(named)
+    first = _default_directory()
+    for number in range(1, MAX_LOCAL_PEERS + 1):
+        directory = first if number == 1 else first.with_name(f"{first.name}-{number}")
+        try:
+            return directory, create_runtime(directory)
+        except IdentityInUseError:
+            continue
+    raise IdentityInUseError(f"{MAX_LOCAL_PEERS} peers of this user run already; name a directory with --identity-dir")
+
+
+def _default_directory() -> Path:
+    """Return where a user's identity lives, whatever folder he starts p2ptrain from."""
+    data_home = os.environ.get("XDG_DATA_HOME")
+    try:
+        base = Path(data_home) if data_home and Path(data_home).is_absolute() else Path.home() / ".local" / "share"
+    except RuntimeError:
+        raise ConfigError("no home directory: name one for the identity with --identity-dir") from None
+    return base / "p2ptrain" / "peer"
+
+
+def _open_events(path: Path) -> Any:
+    try:
+        return path.open("w")
+    except OSError as error:
+        raise ConfigError(f"--events {path}: {error.strerror}") from None
+
+
+def _entropy() -> Any:
+    from p2ptrain.real.entropy import SystemEntropy
+
+    return SystemEntropy()
+
+
+# Arguments
+
+
+def _peer_options(arguments: argparse.Namespace) -> PeerOptions:
+    section = load_peer_config(arguments.peer_config).peer if arguments.peer_config else PeerSection()
+    announce = arguments.announce or section.announce
+    return PeerOptions(
+        listen=_address("listen", arguments.listen or section.listen),
+        announce=tuple(_address("announce", text) for text in announce),
+        train=section.train and not arguments.no_train,
+        device=arguments.device or section.device,
+        threads=arguments.threads or section.threads or 1,
+        data=arguments.data or section.data,
+        new_swarm=getattr(arguments, "new_swarm", False),
+    )
+
+
+def _address(name: str, text: str) -> Address:
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"--{name}: {error}") from None
+
+
+class _OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(ExitCode.USAGE)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _OneLineParser(prog="p2ptrain", description="Train a neural network on volunteers' machines, with no master.")
+    parser.add_argument("--version", action="version", version=f"p2ptrain {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    runs = "a name in configs/ (see `p2ptrain config`) or a path to a .toml file"
+
+    host = _command(commands, "host", _host, "start a swarm for a run: prints the join link, and trains too")
+    host.add_argument("run", metavar="RUN", help=runs)
+    host.add_argument("--new-swarm", action="store_true", help="start anew although this identity has hosted the run before")
+    _add_peer_arguments(host)
+
+    join = _command(commands, "join", _join, "join a swarm by its link: sync, train, contribute")
+    join.add_argument("link", metavar="LINK", help="what `host`, `join` or `status` printed: p2ptrain://…")
+    _add_peer_arguments(join)
+
+    status = _command(commands, "status", _status, "show who is alive, in the round and merged, and how the run goes")
+    status.add_argument("link", metavar="LINK")
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+
+    simulate = _command(commands, "simulate", _simulate, "run a swarm of real peer processes on this machine, and judge it")
+    simulate.add_argument("run", metavar="RUN", help=runs)
+    _add_simulate_arguments(simulate)
+
+    config = _command(commands, "config", _config, "list the runs that come with p2ptrain, or show one with all its values")
+    config.add_argument("run", metavar="RUN", nargs="?")
+
+    identity = _command(commands, "identity", _identity, "show this machine's peer id and where its key is")
+    identity.add_argument("--identity-dir", type=Path, metavar="DIR")
+    return parser
+
+
+def _command(commands: Any, name: str, function: Callable[[argparse.Namespace], int], help_text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text)
+    parser.set_defaults(command=function)
+    return parser
+
+
+def _add_peer_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--peer-config", metavar="PEER", help="a name in peers/ or a path to a .toml file")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="where to accept peers (default 0.0.0.0:0: any free port)")
+    parser.add_argument("--announce", metavar="HOST:PORT", action="append", help="where others can dial this machine; may be repeated")
+    parser.add_argument("--identity-dir", type=Path, metavar="DIR", help=f"identity and saved state (default {_default_directory()})")
+    parser.add_argument("--no-train", action="store_true", help="only help others to meet and to sync")
+    parser.add_argument("--data", default="", metavar="PATH", help='own text, for runs whose data.source is "path"')
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="where to compute (default cpu)")
+    parser.add_argument("--threads", type=_whole(1, 1024), metavar="N", help="threads of the inner loop (default 1)")
+    parser.add_argument("--events", type=Path, metavar="FILE", help="write every event as a line of JSON")
+    parser.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
+
+
+def _add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
+    seconds = _real(0.1, 1e7)
+    parser.add_argument("--peers", type=_whole(1, 256), default=4, metavar="N", help="peer processes (default 4)")
+    parser.add_argument("--seconds", type=seconds, default=60.0, metavar="S", help="training time (default 60)")
+    parser.add_argument("--kill-one-every", type=seconds, metavar="S", help="SIGKILL a random peer so often; it comes back 5 s later")
+    parser.add_argument("--kill-leader-every", type=seconds, metavar="S", help="SIGKILL the leader of an open round so often")
+    parser.add_argument("--late-join-at", type=seconds, metavar="S", help="add one more peer after so much training")
+    parser.add_argument("--seed", type=_whole(0, 2**31 - 1), default=0, metavar="K", help="which peers are killed (default 0)")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="write summary.json, events.jsonl and loss.png")
+    parser.add_argument("--data", default="", metavar="PATH", help='text, for runs whose data.source is "path"')
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.lstrip("-").isdigit() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def _real(least: float, most: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least:g} to {most:g}")
+        return value
+
+    return parse
+
+

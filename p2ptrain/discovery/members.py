@@ -1,0 +1,274 @@
+"""Who else takes part in the run, and being found by them.
+
+A peer keeps in touch with the addresses it was given (contacts.py), compares views with others (gossip.py), and says
+who of them is alive (roster.py). A connection that breaks is dialled again once; if that fails the peer counts as down
+at once. A peer that was given bootstrap addresses and has nobody left never becomes a swarm of its own in silence: it
+says since when it is isolated, and goes on trying all the addresses it ever knew.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from p2ptrain.discovery import known_peers as disk
+from p2ptrain.discovery.addresses import believed_addresses, only_loopback
+from p2ptrain.discovery.contacts import DIAL_TIMEOUT, Contacts
+from p2ptrain.discovery.gossip import Gossip
+from p2ptrain.discovery.own_record import OwnRecord
+from p2ptrain.discovery.records import MAX_LIFETIME, MemberRecord
+from p2ptrain.discovery.roster import Roster
+from p2ptrain.discovery.view import Entry
+from p2ptrain.errors import P2PTrainError, StorageError, UnreachableError
+from p2ptrain.events import Events
+from p2ptrain.ids import PeerId
+from p2ptrain.link import LinkPeer
+from p2ptrain.net.identity import Identity
+from p2ptrain.net.transport import Transport
+from p2ptrain.runtime import Address, Runtime
+from p2ptrain.tasks import TaskOwner
+
+RENEW_INTERVAL: Final = MAX_LIFETIME / 3  # seconds: two renewals may be lost before a record expires
+MIN_RECORD_INTERVAL: Final = 5.0  # seconds between two records at least
+RECORD_INTERVAL_PER_MEMBER: Final = 0.5  # seconds: the whole view tells two new records a second at most, 0.5 kB
+REDIAL_WINDOW: Final = 0.25  # seconds over which the peers of one that died spread their attempts to reach it
+LEAVE_TIMEOUT: Final = 1.0  # seconds for the farewell
+CHECK_INTERVAL: Final = 5.0  # seconds between looks for records that have expired
+SAVE_INTERVAL: Final = 60.0  # seconds between writes of the known peers
+
+
+class Members:
+    """The members of the run, as one peer sees them."""
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        transport: Transport,
+        identity: Identity,
+        events: Events,
+        role: str,
+        bootstrap: Sequence[LinkPeer],
+        own_addresses: Sequence[Address],
+        known_peers: Sequence[LinkPeer] = (),
+    ) -> None:
+        """`known_peers` are tried like those remembered on disk: only while nobody else is there."""
+        self._runtime, self._transport, self._events = runtime, transport, events
+        self._known_peers = list(known_peers)
+        self._tasks = TaskOwner(events)
+        self._roster = Roster(runtime=runtime, own=transport.peer_id, run_id=transport.run_id)
+        self._own = OwnRecord(
+            clock=runtime.clock, identity=identity, run_id=transport.run_id, role=role, addresses=own_addresses
+        )
+        self._gossip = Gossip(
+            runtime=runtime,
+            transport=transport,
+            tasks=self._tasks,
+            roster=self._roster,
+            receive=self._receive,
+            on_failed=self._lost,
+        )
+        self._contacts = Contacts(
+            runtime=runtime,
+            transport=transport,
+            tasks=self._tasks,
+            bootstrap=bootstrap,
+            on_reached=self._gossip.exchange,
+            on_missed=self._missed,
+        )
+        self._changes: dict[str, Any] = {}  # of the own record, not yet signed
+        self._changed, self._decided = asyncio.Event(), asyncio.Event()
+        self._callbacks: list[Callable[[], None]] = []
+        self._said_isolated = self._left = False
+        self.isolated_since: float | None = None
+
+    @property
+    def own_record(self) -> MemberRecord:
+        return self._own.record
+
+    def live(self) -> list[MemberRecord]:
+        """Return the others that are alive, by ascending peer id."""
+        return list(self._roster.live.values())
+
+    def trainers(self) -> list[PeerId]:
+        """Return the others that are alive and train."""
+        return [record.peer for record in self.live() if record.role == "trainer"]
+
+    def signed_record(self, peer: PeerId) -> bytes | None:
+        """Return the newest record of a peer, or of this one, as it was signed."""
+        if peer == self._transport.peer_id:
+            return self._own.signed
+        entry = self._roster.view.get(peer)
+        return entry.signed if entry is not None else None
+
+    def receive(self, signed: Iterable[bytes]) -> None:
+        """Take in records found elsewhere, for example in the DHT."""
+        self._receive(signed)
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back whenever somebody came or left."""
+        self._callbacks.append(callback)
+
+    def update_own(self, **fields: Any) -> None:
+        """Change fields of the own record; others learn of it with the next record."""
+        self._changes.update(fields)
+        self._changed.set()
+
+    async def start(self) -> None:
+        """Publish the own record and begin to look for others."""
+        self._publish(self._own.signed)
+        self._transport.on_connected(self._connected)
+        self._transport.on_disconnected(self._disconnected)
+        self._transport.on_record(lambda peer, data: self._receive([data]))
+        self._roster.connected.update(self._transport.connected())
+        self._known_peers = [*self._known_peers, *await self._load_known_peers()]
+        self._contacts.start(self._known_peers)
+        self._gossip.start()
+        self._tasks.spawn("renew own record", self._renew_forever())
+        self._tasks.spawn("look for expired records", self._check_forever())
+        self._tasks.spawn("save known peers", self._save_forever())
+        self._settle()
+
+    async def wait_joined(self, timeout: float) -> None:
+        """Wait until somebody is there; at once when no bootstrap address was given.
+
+        Raises UnreachableError with one line per address, or the error that no retry cures: IdentityInUseError,
+        and LinkError or IncompatibleError when every address answers so.
+        """
+        if not self._contacts.has_bootstrap:
+            return
+        try:
+            async with asyncio.timeout(timeout):
+                await self._decided.wait()
+        except TimeoutError:
+            raise UnreachableError(self._contacts.report()) from None
+        verdict = self._contacts.verdict()
+        if verdict is not None and not self._roster.live:
+            raise verdict
+
+    async def leave(self) -> None:
+        """Say goodbye to everybody who is connected, within a second, and stop. Does nothing the second time."""
+        if self._left:
+            return
+        self._left = True
+        self._publish(self._own.issue(gone=True))
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT):
+                await asyncio.gather(*(self._gossip.tell(peer, [self._own.signed]) for peer in self._connected_peers()))
+        except TimeoutError:
+            pass
+        await self._tasks.close()
+        await self._save_known_peers()
+
+    def _connected_peers(self) -> list[PeerId]:
+        return sorted(self._roster.connected)
+
+    def _publish(self, signed: bytes) -> None:
+        self._roster.view.own = Entry(self._own.record, signed)
+        self._transport.set_own_record(signed)
+
+    def _receive(self, signed: Iterable[bytes]) -> None:
+        entries = self._roster.check(signed)
+        for entry in entries:
+            if entry.peer == self._transport.peer_id and not self._left and self._own.outbid(entry.record):
+                self._publish(self._own.signed)
+        same_machine = only_loopback(self._own.record.addresses)
+        for entry in self._roster.merge(entries):
+            addresses = believed_addresses(entry.record.addresses, same_machine=same_machine)
+            self._transport.learn(entry.peer, addresses)
+        self._settle()
+
+    def _connected(self, peer: PeerId) -> None:
+        self._roster.connected.add(peer)
+        self._settle()
+
+    def _disconnected(self, peer: PeerId) -> None:
+        self._roster.connected.discard(peer)
+        self._lost(peer)
+        self._settle()
+
+    def _lost(self, peer: PeerId) -> None:
+        """Find out whether a peer whose connection broke, or who could not be called, is still there."""
+        if peer in self._roster.live and peer not in self._roster.connected and not self._left:
+            self._tasks.spawn("dial a lost peer", self._dial_lost(peer))
+
+    async def _dial_lost(self, peer: PeerId) -> None:
+        await asyncio.sleep(self._runtime.entropy.random.uniform(0.0, REDIAL_WINDOW))
+        for address in self._transport.addresses_of(peer):
+            if peer in self._roster.connected:
+                return
+            try:
+                async with asyncio.timeout(DIAL_TIMEOUT):
+                    await self._transport.dial(address, expected=peer)
+                return
+            except (TimeoutError, P2PTrainError):
+                continue
+        self._roster.doubt(peer)
+        self._settle()
+
+    def _missed(self) -> None:
+        """A bootstrap or remembered address did not answer."""
+        if self._contacts.verdict() is not None:
+            self._decided.set()
+        if self.isolated_since is not None and not self._said_isolated:
+            self._said_isolated = True
+            self._events.emit("isolated", since=self.isolated_since)
+
+    def _settle(self) -> None:
+        """Draw the consequences of whatever changed."""
+        came, left = self._roster.refresh()
+        for peer in came:
+            self._events.emit("peer-up", peer=peer)
+        for peer in left:
+            self._events.emit("peer-down", peer=peer)
+        self._settle_isolation()
+        self._contacts.refresh(self._roster.connected, alone=not self._roster.live)
+        if came or left:
+            self._gossip.spread([*came, *left])
+            for callback in self._callbacks:
+                callback()
+
+    def _settle_isolation(self) -> None:
+        if self._roster.live:
+            self._decided.set()
+            if self._said_isolated:
+                self._roster.forgive()
+                self._events.emit("rejoined", num_peers=len(self._roster.live))
+            self._said_isolated, self.isolated_since = False, None
+        elif self.isolated_since is None and self._contacts.has_bootstrap:
+            self.isolated_since = self._runtime.clock.wall()
+
+    async def _renew_forever(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(RENEW_INTERVAL):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+            self._changed.clear()
+            changes, self._changes = self._changes, {}
+            self._publish(self._own.issue(**changes))
+            await asyncio.sleep(max(MIN_RECORD_INTERVAL, RECORD_INTERVAL_PER_MEMBER * len(self._roster.live)))
+
+    async def _check_forever(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_INTERVAL)
+            self._settle()
+
+    async def _load_known_peers(self) -> list[LinkPeer]:
+        try:
+            return await disk.load(self._runtime)
+        except StorageError as error:
+            self._events.emit("known-peers-unreadable", error=str(error))
+            return []
+
+    async def _save_forever(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_INTERVAL)
+            await self._save_known_peers()
+
+    async def _save_known_peers(self) -> None:
+        seen = [LinkPeer(record.peer, record.addresses[0]) for record in self.live() if record.addresses]
+        try:
+            self._known_peers = await disk.save(self._runtime, seen, self._known_peers)
+        except StorageError as error:
+            self._events.emit("known-peers-not-saved", error=str(error))

@@ -1,0 +1,124 @@
+"""The connections that are up: at most one of each kind ("control", "bulk") for a pair of peers.
+
+Two peers often dial each other at the same moment. Both ends then keep the same connection, without asking: the one
+dialled by the smaller peer id, and of several by one dialler the newest. The surplus one is retired, so that calls on
+it end in peace. When all slots are taken, the idle connection that was not used for longest makes room.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from p2ptrain.errors import NetworkError
+from p2ptrain.ids import PeerId
+from p2ptrain.net.session import Session
+
+PeerCallback = Callable[[PeerId], None]
+Lane = str
+
+MAX_RETIRING: Final = 16  # connections above the limit while they end; the reserve of file descriptors covers them
+
+
+class Pool:
+    """Sessions by peer and lane."""
+
+    def __init__(self, own_id: PeerId, max_connections: int) -> None:
+        self._own_id, self._max_connections = own_id, max_connections
+        self._sessions: dict[PeerId, list[Session]] = {}
+        self._arrivals: dict[tuple[PeerId, Lane], asyncio.Future[None]] = {}
+        self._on_connected: list[PeerCallback] = []
+        self._on_disconnected: list[PeerCallback] = []
+        self._ended_bytes = [0, 0]  # sent, received: of sessions that are gone
+
+    def on_connected(self, callback: PeerCallback) -> None:
+        self._on_connected.append(callback)
+
+    def on_disconnected(self, callback: PeerCallback) -> None:
+        self._on_disconnected.append(callback)
+
+    @property
+    def sessions(self) -> list[Session]:
+        return [session for sessions in self._sessions.values() for session in sessions]
+
+    @property
+    def connected(self) -> list[PeerId]:
+        return sorted(peer for peer in self._sessions if self.is_connected(peer))
+
+    def is_connected(self, peer: PeerId) -> bool:
+        return any(session.lane == "control" for session in self._sessions.get(peer, []))
+
+    def best(self, peer: PeerId, lane: Lane) -> Session | None:
+        """Return the connection for new calls, if there is one."""
+        return max(self._usable(peer, lane), key=self._rank, default=None)
+
+    def of_other_process(self, peer: PeerId, nonce: bytes) -> list[Session]:
+        """Return the sessions with another process that uses this identity."""
+        return [session for session in self._sessions.get(peer, []) if session.hello.nonce != nonce]
+
+    def arrival(self, peer: PeerId, lane: Lane) -> asyncio.Future[None]:
+        """Return a future that is resolved when the next connection of this kind comes up."""
+        key = (peer, lane)
+        if key not in self._arrivals:
+            self._arrivals[key] = asyncio.get_running_loop().create_future()
+        return self._arrivals[key]
+
+    def add(self, session: Session) -> None:
+        """Take a new session in and start it."""
+        peer = session.peer
+        for other in self.of_other_process(peer, session.hello.nonce):
+            other.end(NetworkError("the peer was started anew"))  # the handshake has made sure that it does not answer
+        was_connected = self.is_connected(peer)
+        self._sessions.setdefault(peer, []).append(session)
+        session.start(self._remove)
+        best = self.best(peer, session.lane)
+        for other in self._usable(peer, session.lane):
+            if other is not best:
+                other.retire()
+        if arrival := self._arrivals.pop((peer, session.lane), None):
+            arrival.set_result(None)
+        if self.is_connected(peer) and not was_connected:
+            _tell(self._on_connected, peer)
+
+    def make_room(self) -> bool:
+        """Return whether one more connection fits, after retiring the idlest one if need be."""
+        sessions = self.sessions
+        usable = [session for session in sessions if not session.is_retired]
+        if len(usable) < self._max_connections:
+            return True
+        idle = [session for session in usable if session.is_idle]
+        if not idle or len(sessions) - len(usable) >= MAX_RETIRING:
+            return False
+        min(idle, key=lambda session: session.used_at).retire()
+        return True
+
+    def counters(self) -> dict[str, int]:
+        sessions = self.sessions
+        return {
+            "bytes_sent": self._ended_bytes[0] + sum(session.num_sent_bytes for session in sessions),
+            "bytes_received": self._ended_bytes[1] + sum(session.num_received_bytes for session in sessions),
+            "num_connections": len(sessions),
+        }
+
+    def _usable(self, peer: PeerId, lane: Lane) -> list[Session]:
+        sessions = self._sessions.get(peer, [])
+        return [session for session in sessions if session.lane == lane and not session.is_retired]
+
+    def _rank(self, session: Session) -> tuple[bool, int]:
+        smaller_dialled = session.is_dialler == (self._own_id < session.peer)
+        return smaller_dialled, session.dial
+
+    def _remove(self, session: Session) -> None:
+        sessions = self._sessions[session.peer]
+        was_connected = self.is_connected(session.peer)
+        sessions.remove(session)
+        if not sessions:
+            del self._sessions[session.peer]
+        self._ended_bytes[0] += session.num_sent_bytes
+        self._ended_bytes[1] += session.num_received_bytes
+        if was_connected and not self.is_connected(session.peer):
+            _tell(self._on_disconnected, session.peer)
+
+
+def _tell(callbacks: list[PeerCallback], peer: PeerId) -> None:
+    for callback in callbacks:
+        callback(peer)

@@ -1,0 +1,425 @@
+"""A peer: the services of one process, put together and taken apart in order.
+
+    host    make (or resume) a run, listen, train
+    join    dial the link's peers, fetch and verify the run, sync state, train
+    both    register with leaders, follow chains, gossip; on `leave` say goodbye and save
+
+The order of the services is the order of the imports below: transport, members, chains, rounds, learner.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from p2ptrain.averaging.rounds import Rounds
+from p2ptrain.config import RunConfig
+from p2ptrain.discovery.addresses import only_loopback
+from p2ptrain.discovery.members import Members
+from p2ptrain.errors import LinkError, NetworkError, Refused, RemoteProtocolError
+from p2ptrain.events import Events
+from p2ptrain.fragments.chain import Commit
+from p2ptrain.fragments.follower import Adopted
+from p2ptrain.fragments.layout import Layout, make_layout
+from p2ptrain.fragments.messages import Done
+from p2ptrain.fragments.state import FragmentState
+from p2ptrain.fragments.store import RunStore, hosted_runs
+from p2ptrain.fragments.sync import ChainSync
+from p2ptrain.ids import PeerId, RunId, format_run_id
+from p2ptrain.link import JoinLink, LinkPeer
+from p2ptrain.net.identity import Identity, verify
+from p2ptrain.net.transport import Transport
+from p2ptrain.run import MAX_MANIFEST_BYTES, RunManifest, create_run
+from p2ptrain.runtime import Address, Drive, Runtime
+from p2ptrain.tasks import TaskOwner
+from p2ptrain.training.corpus import Corpus, load_corpus
+from p2ptrain.training.cursor import WindowCursor
+from p2ptrain.training.learner import AdoptionReport, Learner, assemble, gather
+from p2ptrain.training.task import Evaluator, Task, make_task
+from p2ptrain.wire.messages import Message
+
+JOIN_TIMEOUT = 30.0  # seconds to reach one of the link's peers
+FETCH_TIMEOUT = 20.0
+SAVE_INTERVAL = 30.0  # seconds of work that a crash of every peer at once would cost
+VALIDATION_INTERVAL = 15.0  # seconds; one validation costs about as much as two inner steps
+PROGRESS_INTERVAL = 1.0
+LEAVE_TIMEOUT = 4.0  # seconds for goodbyes and saving; the promise to the user is five
+POSITION_MARGIN = 4096  # windows that live peers may draw before they know of a newcomer: some ten seconds of eight peers
+
+
+class GetManifest(Message):
+    """Send the run's manifest as the body."""
+
+    method: ClassVar[str] = "run.manifest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerOptions:
+    """How this process takes part; from peers/*.toml and the command line."""
+
+    listen: Address
+    announce: tuple[Address, ...] = ()
+    train: bool = True
+    device: str = "cpu"
+    threads: int = 1
+    data: str = ""
+    new_swarm: bool = False
+    use_directory: bool = True
+    """Whether to take part in the DHT as well as in gossip."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What is trained here: made on a worker thread, since it reads text and imports torch."""
+
+    task: Task
+    layout: Layout
+    corpus: Corpus | None
+    evaluator: Evaluator
+
+
+class Peer:
+    """One running peer. Make it with `host` or `join`; it runs until `leave`."""
+
+    def __init__(self, runtime: Runtime, identity: Identity, options: PeerOptions, events: Events, run_id: RunId) -> None:
+        self.run_id, self.options, self.events = run_id, options, events
+        self.transport = Transport(runtime=runtime, identity=identity, run_id=run_id, events=events)
+        self.members: Members
+        self.chains: ChainSync
+        self.learner: Learner | None = None
+        self.manifest: RunManifest
+        self.listening_at: Address
+        self.latest_validation: tuple[float, int] = (float("nan"), 0)  # loss, version
+        self._runtime, self._identity = runtime, identity
+        self._store = RunStore(runtime.storage, run_id)
+        self._tasks = TaskOwner(events)
+        self._work: _Work
+        self._rounds: Rounds
+        self._drive: Drive | None = None
+        self._left = False
+        self._failure: asyncio.Future[None] = asyncio.Future()
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self.transport.peer_id
+
+    # Two ways to begin
+
+    @classmethod
+    async def host(cls, runtime: Runtime, identity: Identity, config: RunConfig, options: PeerOptions, events: Events) -> "Peer":
+        """Start a new swarm for a run, or resume the one that this identity hosted before."""
+        run = runtime.compute.run
+        work = await run(_prepare, config, None, options)
+        saved = [] if options.new_swarm else await run(hosted_runs, runtime.storage, verify)
+        manifest = next((one for one in saved if one.owner == identity.peer_id and one.config == config), None)
+        states: list[FragmentState] = []
+        if manifest is None:
+            anchors = [gather(work.task.read, fragment) for fragment in work.layout.fragments]
+            held_out = tuple(work.corpus.validation_manifest()) if work.corpus else ()
+            manifest, states = create_run(
+                config, work.layout, anchors, owner=identity.peer_id, signer=identity, nonce=runtime.entropy.bytes(16),
+                now=runtime.clock.wall(), held_out=held_out,
+            )  # fmt: skip
+        peer = cls(runtime, identity, options, events, manifest.run_id)
+        events.emit("run", run=format_run_id(manifest.run_id), run_name=config.name, resumed=not states)
+        return await peer._guarded(peer._host(manifest, work, states))
+
+    @classmethod
+    async def join(cls, runtime: Runtime, identity: Identity, link: JoinLink, options: PeerOptions, events: Events) -> "Peer":
+        """Join the run that a link names, or raise what stands in the way."""
+        peer = cls(runtime, identity, options, events, link.run_id)
+        return await peer._guarded(peer._join(link))
+
+    async def _guarded(self, start: Awaitable[None]) -> "Peer":
+        try:
+            await start
+        except BaseException:
+            await self._stop_everything()
+            raise
+        return self
+
+    async def _host(self, manifest: RunManifest, work: _Work, states: list[FragmentState]) -> None:
+        self.manifest, self._work = manifest, work
+        manifest.check_layout(work.layout)
+        await self._runtime.compute.run(self._store.save_manifest, manifest)
+        await self._open([])
+        saved = await self._runtime.compute.run(self._store.load_heads, work.layout, manifest.config.outer)
+        genesis = [(manifest.genesis_commit(index), state) for index, state in enumerate(states)]
+        start = saved or genesis
+        if not start:  # hosted before, but killed before anything was saved: the initial values are made again
+            start = [(manifest.genesis_commit(index), state) for index, state in enumerate(self._remade_genesis(work))]
+        if not saved:
+            await self._runtime.compute.run(self._store.save_heads, start)
+        await self._begin(start)
+
+    def _remade_genesis(self, work: _Work) -> list[FragmentState]:
+        manifest = self.manifest
+        states = [
+            FragmentState.genesis(gather(work.task.read, fragment), manifest.config.outer, manifest.created_at) for fragment in work.layout.fragments
+        ]
+        if tuple(state.digest for state in states) != manifest.genesis:
+            raise LinkError("this run's initial values are lost: host it anew with --new-swarm")
+        return states
+
+    async def _join(self, link: JoinLink) -> None:
+        warm = self._tasks.spawn("import what training needs", self._runtime.compute.run(_import_torch)) if self.options.train else None
+        started_at = self._runtime.clock.monotonic()
+        await self._open(link.peers)
+        await self.members.wait_joined(JOIN_TIMEOUT)
+        self._stage("connected", started_at)
+        self.manifest = await self._fetch_manifest()
+        if warm is not None:
+            await warm
+        self._work = await self._runtime.compute.run(_prepare, self.manifest.config, self.manifest, self.options)
+        self._stage("prepared", started_at)
+        await self._runtime.compute.run(self._store.save_manifest, self.manifest)
+        self.chains = self._make_chains()
+        start = await self.chains.fetch_heads()
+        self._stage("synced", started_at)
+        await self._begin(start)
+        self.events.emit("joined", seconds=round(self._runtime.clock.monotonic() - started_at, 3))
+
+    def _stage(self, name: str, started_at: float) -> None:
+        self.events.emit("stage", name=name, seconds=round(self._runtime.clock.monotonic() - started_at, 3))
+
+    async def _fetch_manifest(self) -> RunManifest:
+        """Return the run's manifest from disk or from any peer, checked against the link's run id."""
+        saved = await self._runtime.compute.run(self._store.load_manifest, verify)
+        if saved is not None:
+            return saved
+        reasons: list[str] = []
+        for peer in self.transport.connected():
+            try:
+                reply = await self.transport.call(
+                    peer, GetManifest(), Done, timeout=FETCH_TIMEOUT, bulk=True, max_body_bytes=MAX_MANIFEST_BYTES
+                )
+                return RunManifest.from_bytes(bytes(reply.body), expected=self.run_id, verify=verify)
+            except (NetworkError, Refused, RemoteProtocolError) as error:
+                reasons.append(f"{peer[-6:]}: {error}")
+        raise LinkError(f"no peer could give the run's manifest: {'; '.join(reasons) or 'none is connected'}")
+
+    # Services, from the network up
+
+    async def _open(self, bootstrap: Sequence[LinkPeer]) -> None:
+        self.listening_at = await self.transport.listen(self.options.listen)
+        self.transport.handle(GetManifest, self._serve_manifest)
+        self.members = Members(
+            runtime=self._runtime, transport=self.transport, identity=self._identity, events=self.events,
+            role="trainer" if self.options.train else "bootstrap", bootstrap=bootstrap,
+            listening_at=self.listening_at, announce=self.options.announce,
+        )  # fmt: skip
+        await self.members.start()
+
+    async def _serve_manifest(self, _sender: PeerId, _request: GetManifest, _body: bytearray) -> tuple[Done, bytes]:
+        if not hasattr(self, "manifest"):
+            raise Refused("not-yet", "this peer is joining itself", retry_after=1.0)
+        return Done(), self.manifest.to_bytes()
+
+    def _make_chains(self) -> ChainSync:
+        return ChainSync(
+            config=self.manifest.config, layout=self._work.layout, transport=self.transport, runtime=self._runtime,
+            events=self.events, verify=verify, others=self.transport.connected,
+        )  # fmt: skip
+
+    async def _begin(self, start: Sequence[tuple[Commit, FragmentState]]) -> None:
+        """Serve and follow chains from these heads, lead and take part in rounds, and train."""
+        if not hasattr(self, "chains"):
+            self.chains = self._make_chains()
+        self.chains.begin(start)
+        for follower in self.chains.followers:
+            follower.on_adopted(self._report_adoption)
+        if self.options.train:
+            self.learner = await self._make_learner(start)
+        self._rounds = Rounds(
+            sync=self.chains, config=self.manifest.config, transport=self.transport, runtime=self._runtime, events=self.events,
+            signer=self._identity, verify=verify, others=self.members.trainers, can_lead=self._can_lead, num_live=self.num_live_trainers,
+        )  # fmt: skip
+        self._rounds.start(self.learner)
+        self.events.emit(
+            "started", peer=self.peer_id, run=format_run_id(self.run_id), run_name=self.manifest.config.name,
+            role="trainer" if self.options.train else "bootstrap", listen=str(self.listening_at), link=str(self.join_link()),
+            data=self._work.corpus.describe() if self._work.corpus else "",
+        )  # fmt: skip
+        self._tasks.spawn("save", self._save_now_and_then())
+        if self.options.train:
+            self._tasks.spawn("validate", self._validate_now_and_then())
+        if self.learner is not None:
+            self._drive = self._runtime.compute.drive(self.learner.step)
+            self._tasks.spawn("watch the learner", self._watch(self._drive))
+            self._tasks.spawn("show progress", self._show_progress(self.learner))
+
+    async def _make_learner(self, start: Sequence[tuple[Commit, FragmentState]]) -> Learner:
+        first_step = await self._runtime.compute.run(self._store.reserve_steps)
+        position, inner_state = await self._runtime.compute.run(self._store.load_learner)
+        task = self._work.task
+        if inner_state:
+            await self._runtime.compute.run(task.load_state_bytes, inner_state)
+        cursor = WindowCursor(run_id=self.run_id, me=self.peer_id, num_windows=task.num_windows, position=position)
+        cursor.join([record.position for record in self.members.live()], POSITION_MARGIN)
+        learner = Learner(
+            task=task, layout=self._work.layout, config=self.manifest.config, clock=self._runtime.clock, cursor=cursor,
+            post=self._runtime.compute.post, me=self.peer_id, first_step=first_step,
+            start=[(commit.version, state) for commit, state in start],
+        )  # fmt: skip
+        learner.on_adopted(self._report_dropped)
+        if self.manifest.config.data.source != "path":  # who brings his own text shares no windows
+            learner.set_live(self.members.trainers())
+            self.members.on_change(lambda: learner.set_live(self.members.trainers()))
+        for index, follower in enumerate(self.chains.followers):
+            follower.on_adopted(lambda adopted, index=index: learner.adopt(index, adopted.commit.version, adopted.state))  # type: ignore[misc]
+        return learner
+
+    async def _watch(self, drive: Drive) -> None:
+        try:
+            await drive.stopped()
+        except Exception as error:  # whatever a learner raises ends the peer, with the reason
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
+    def _can_lead(self, peer: PeerId) -> bool:
+        return any(record.peer == peer and record.addresses for record in self.members.live())
+
+    # What may be asked of it
+
+    def num_live_trainers(self) -> int:
+        """Return how many trainers are alive in this peer's view, itself included."""
+        return len(self.members.trainers()) + int(self.learner is not None)
+
+    @property
+    def only_loopback(self) -> bool:
+        """Whether nobody outside this machine can use the join link."""
+        return only_loopback(self.members.own_record.addresses)
+
+    async def failed(self) -> None:
+        """Wait until the learner or the membership fails, and raise what it raised."""
+        await self._failure
+
+    def join_link(self) -> JoinLink:
+        """Return a link with this peer first, and others that are alive now."""
+        own = [LinkPeer(self.peer_id, address) for address in self.members.own_record.addresses[:1]]
+        others = [LinkPeer(record.peer, record.addresses[0]) for record in self.members.live() if record.addresses]
+        return JoinLink(self.run_id, tuple((own + others)[:5]))
+
+    def drain(self) -> None:
+        """Train no more; merge what is pending without waiting for intervals."""
+        if self.learner is not None:
+            self.learner.pause()
+        self._rounds.hurry()
+        self.events.emit("draining")
+
+    async def leave(self) -> None:
+        """Say goodbye, save, and stop; takes at most five seconds."""
+        if self._left:
+            return
+        self._left = True
+        began_at = self._runtime.clock.monotonic()
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT):
+                if self._drive is not None:
+                    self._drive.stop()
+                    await self._drive.stopped()
+                await self.members.leave()
+                await self._save()
+        except TimeoutError:
+            self.events.emit("leave-timeout", seconds=LEAVE_TIMEOUT)
+        await self._stop_everything()
+        self.events.emit("left", seconds=round(self._runtime.clock.monotonic() - began_at, 3))
+
+    async def _stop_everything(self) -> None:
+        if self._drive is not None:
+            self._drive.stop()
+        for service in ("_tasks", "_rounds", "chains", "members", "transport"):
+            if hasattr(self, service):
+                await getattr(self, service).close()
+
+    def anchors(self) -> list[FragmentState]:
+        return [follower.archive.state for follower in self.chains.followers]
+
+    # In the background
+
+    def _report_adoption(self, adopted: Adopted) -> None:
+        commit = adopted.commit
+        self.events.emit(
+            "adopted", fragment=commit.fragment, version=commit.version, commit=commit.digest.hex(), parent=commit.parent.hex(),
+            leader=commit.leader, total_work=commit.total_work, committed_at=commit.committed_at, depth=adopted.depth,
+            tokens={envelope.peer: envelope.tokens for envelope in commit.envelopes}, included=self.peer_id in commit.contributors,
+        )  # fmt: skip
+
+    def _report_dropped(self, report: AdoptionReport) -> None:
+        for reason, tokens in report.adoption.dropped.items():
+            self.events.emit("dropped", fragment=report.fragment, tokens=tokens, reason=reason)
+
+    async def _show_progress(self, learner: Learner) -> None:
+        tokens_before, at_before = 0, self._runtime.clock.monotonic()
+        while True:
+            await asyncio.sleep(PROGRESS_INTERVAL)
+            progress, now = learner.progress, self._runtime.clock.monotonic()
+            if tokens_before == 0 and progress.inner_steps:
+                self.events.emit("training", first_step=progress.inner_steps)
+            rate = (progress.tokens - tokens_before) / (now - at_before)
+            tokens_before, at_before = progress.tokens, now
+            self.members.update_own(position=progress.position, num_inner_steps=progress.inner_steps, tokens_per_second=rate)
+            tallies = learner.tallies()
+            self.events.emit(
+                "progress", inner_steps=progress.inner_steps, tokens=progress.tokens, loss=progress.loss,
+                learning_rate=progress.learning_rate, tokens_per_second=rate, utilisation=progress.utilisation,
+                position=progress.position, tokens_merged=sum(tally.merged for tally in tallies) // len(tallies),
+                pending=sum(tally.pending for tally in tallies) // len(tallies), drawn=learner.take_drawn(),
+            )  # fmt: skip
+
+    async def _validate_now_and_then(self) -> None:
+        while True:
+            await self.validate()
+            await asyncio.sleep(VALIDATION_INTERVAL)
+
+    async def validate(self) -> float:
+        """Return the validation loss (nats per token) of the anchors as they are now."""
+        version = min(follower.archive.head.version for follower in self.chains.followers)
+        tensors = assemble(self._work.layout, [state.anchor for state in self.anchors()])
+        loss, num_windows = await self._runtime.compute.run(self._work.evaluator.evaluate, tensors.__getitem__)
+        self.latest_validation = loss, version
+        self.events.emit("validation", loss=loss, version=version, num_windows=num_windows)
+        return loss
+
+    async def _save_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_INTERVAL)
+            await self._save()
+
+    async def _save(self) -> None:
+        """Write heads, the learner's position and the inner optimizer's state to disk."""
+        heads = [(follower.archive.head, follower.archive.state) for follower in self.chains.followers]
+        await self._runtime.compute.run(self._store.save_heads, heads)
+        if self.learner is not None:
+            state = await self._inner_state(self.learner)
+            await self._runtime.compute.run(self._store.save_learner, self.learner.progress.position, state)
+
+    async def _inner_state(self, learner: Learner) -> bytes:
+        if self._left:  # the learner has stopped: nobody else touches the task
+            return self._work.task.state_bytes()
+        answer: asyncio.Future[bytes] = asyncio.Future()
+        learner.request_state(lambda state: None if answer.done() else answer.set_result(state))
+        return await answer
+
+
+def _prepare(config: RunConfig, manifest: RunManifest | None, options: PeerOptions) -> _Work:
+    """Read the text, make the model and cut it into fragments (on a worker thread)."""
+    corpus = None
+    if config.data.source != "none":
+        corpus = load_corpus(config.data, own_path=options.data)
+        corpus = corpus.for_run(manifest.held_out if manifest else corpus.validation_manifest())
+    task = make_task(config, corpus, threads=options.threads, device=options.device)
+    layout = make_layout(task.shapes(), config.fragments.count)
+    if manifest is not None:
+        manifest.check_layout(layout)
+    return _Work(task=task, layout=layout, corpus=corpus, evaluator=task.evaluator())
+
+
+def _import_torch() -> None:
+    """Import torch while the network is busy: two seconds."""
+    import torch  # noqa: F401
+
+

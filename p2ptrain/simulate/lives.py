@@ -1,0 +1,95 @@
+"""One life of one peer: what a process said from its start to its end.
+
+A killed peer that comes back with the same identity is the same peer in another life. Everything that is known of a
+life from outside is here: when it began and ended, how, and its events, which the supervisor reads and the judge
+weighs. Instants are wall time: all processes of a simulation share one clock.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from p2ptrain.events import Event
+
+
+class End(Enum):
+    """How a life ended."""
+
+    RUNNING = "running"
+    KILLED = "killed"  # by the supervisor, on purpose
+    CRASHED = "crashed"  # by itself, before it was asked to leave
+    LEFT = "left"
+
+
+@dataclass(kw_only=True)
+class Life:
+    """One process of the peer with this number (the host is 1)."""
+
+    number: int
+    born_at: float
+    ended_at: float | None = None
+    end: End = End.RUNNING
+    events: list[Event] = field(default_factory=list)
+    _by_kind: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list), repr=False)
+
+    def hear(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.events.append(event)
+            self._by_kind[event.kind].append(event)
+
+    def close(self, end: End, at: float) -> None:
+        self.end, self.ended_at = end, at
+
+    def all(self, kind: str) -> Sequence[Event]:
+        return self._by_kind.get(kind, ())
+
+    def first(self, kind: str) -> Event | None:
+        return next(iter(self.all(kind)), None)
+
+    def last(self, kind: str) -> Event | None:
+        return next(reversed(self.all(kind)), None)
+
+    def latest(self, kind: str, name: str, default: Any) -> Any:
+        """Return a field of the last event of a kind, or the default while there is none."""
+        event = self.last(kind)
+        return default if event is None else event.fields.get(name, default)
+
+    @property
+    def peer(self) -> str:
+        """The peer id; empty until the process has started."""
+        started = self.first("started")
+        return "" if started is None else str(started.fields["peer"])
+
+    @property
+    def is_running(self) -> bool:
+        return self.end is End.RUNNING
+
+    @property
+    def is_up(self) -> bool:
+        """Whether others can reach it: it runs and has said that its link can be used."""
+        return self.is_running and self.first("started") is not None
+
+    @property
+    def trained_from(self) -> float | None:
+        """When its first inner step was made."""
+        event = self.first("training")
+        return None if event is None else event.at
+
+    def was_alive(self, at: float) -> bool:
+        return self.born_at <= at and (self.ended_at is None or at < self.ended_at)
+
+    def open_rounds(self) -> set[tuple[int, int]]:
+        """Return (fragment, version) of the rounds that it leads now: called, and neither committed nor given up."""
+        is_open = set(map(_round, self.all("round-called")[-NUM_LATEST:]))
+        for kind in ("round-committed", "round-aborted"):
+            is_open -= set(map(_round, self.all(kind)[-NUM_LATEST:]))
+        for event in self.all("adopted")[-NUM_LATEST:]:
+            fragment, version = _round(event)
+            is_open = {one for one in is_open if one[0] != fragment or one[1] > version}
+        return is_open
+
+
+def _round(event: Event) -> tuple[int, int]:
+    return int(event.fields["fragment"]), int(event.fields["version"])

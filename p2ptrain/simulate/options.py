@@ -1,0 +1,44 @@
+"""What `p2ptrain simulate` is told to do."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from p2ptrain.errors import ConfigError
+
+MAX_PEERS: Final = 256  # processes; each takes about half a gigabyte with the default model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """One simulation. Durations in seconds; None: that does not happen."""
+
+    run: str
+    """A name in configs/ or a path to a .toml file."""
+    num_peers: int = 4
+    seconds: float = 60.0
+    """How long the swarm trains, from the first inner step of anybody."""
+    kill_one_every: float | None = None
+    kill_leader_every: float | None = None
+    late_join_at: float | None = None
+    """When one more peer joins, counted like `seconds`."""
+    seed: int = 0
+    report: Path | None = None
+    data: str = ""
+
+    def check(self) -> None:
+        """Raise ConfigError for the first value that makes no sense."""
+        if not 1 <= self.num_peers <= MAX_PEERS:
+            raise ConfigError(f"--peers {self.num_peers}: a whole number from 1 to {MAX_PEERS}")
+        for name, seconds in (
+            ("seconds", self.seconds), ("kill-one-every", self.kill_one_every), ("kill-leader-every", self.kill_leader_every)
+        ):  # fmt: skip
+            if seconds is not None and not (math.isfinite(seconds) and seconds > 0.0):
+                raise ConfigError(f"--{name} {seconds:g}: a number of seconds greater than 0")
+        if self.late_join_at is not None and not 0.0 <= self.late_join_at < self.seconds:
+            raise ConfigError(f"--late-join-at {self.late_join_at:g}: from 0 to less than the {self.seconds:g} seconds of training")
+        if self.num_peers == 1 and (self.kill_one_every or self.kill_leader_every):
+            raise ConfigError("--kill-…-every needs --peers 2 or more: somebody must be left for the killed one to come back to")
+        if self.report is not None and self.report.exists() and not self.report.is_dir():
+            raise ConfigError(f"--report {self.report}: there is a file of that name; it must be a folder")
