@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from p2ptrain.averaging.rounds import Rounds
 from p2ptrain.config import RunConfig
-from p2ptrain.discovery.addresses import only_loopback
+from p2ptrain.discovery.addresses import announced_addresses, only_loopback
 from p2ptrain.discovery.members import Members
 from p2ptrain.errors import LinkError, NetworkError, Refused, RemoteProtocolError
 from p2ptrain.events import Events
@@ -89,6 +89,8 @@ class Peer:
         self.learner: Learner | None = None
         self.manifest: RunManifest
         self.listening_at: Address
+        self.first_step = 0
+        """Inner steps of this identity's earlier lives have lower numbers."""
         self.latest_validation: tuple[float, int] = (float("nan"), 0)  # loss, version
         self._runtime, self._identity = runtime, identity
         self._store = RunStore(runtime.storage, run_id)
@@ -206,7 +208,7 @@ class Peer:
         self.members = Members(
             runtime=self._runtime, transport=self.transport, identity=self._identity, events=self.events,
             role="trainer" if self.options.train else "bootstrap", bootstrap=bootstrap,
-            listening_at=self.listening_at, announce=self.options.announce,
+            own_addresses=announced_addresses(self.listening_at, self._runtime.network.local_hosts(), self.options.announce),
         )  # fmt: skip
         await self.members.start()
 
@@ -249,7 +251,7 @@ class Peer:
             self._tasks.spawn("show progress", self._show_progress(self.learner))
 
     async def _make_learner(self, start: Sequence[tuple[Commit, FragmentState]]) -> Learner:
-        first_step = await self._runtime.compute.run(self._store.reserve_steps)
+        self.first_step = await self._runtime.compute.run(self._store.reserve_steps)
         position, inner_state = await self._runtime.compute.run(self._store.load_learner)
         task = self._work.task
         if inner_state:
@@ -258,7 +260,7 @@ class Peer:
         cursor.join([record.position for record in self.members.live()], POSITION_MARGIN)
         learner = Learner(
             task=task, layout=self._work.layout, config=self.manifest.config, clock=self._runtime.clock, cursor=cursor,
-            post=self._runtime.compute.post, me=self.peer_id, first_step=first_step,
+            post=self._runtime.compute.post, me=self.peer_id, first_step=self.first_step,
             start=[(commit.version, state) for commit, state in start],
         )  # fmt: skip
         learner.on_adopted(self._report_dropped)
@@ -301,7 +303,7 @@ class Peer:
         """Return a link with this peer first, and others that are alive now."""
         own = [LinkPeer(self.peer_id, address) for address in self.members.own_record.addresses[:1]]
         others = [LinkPeer(record.peer, record.addresses[0]) for record in self.members.live() if record.addresses]
-        return JoinLink(self.run_id, tuple((own + others)[:5]))
+        return JoinLink.of(self.run_id, own + others)
 
     def drain(self) -> None:
         """Train no more; merge what is pending without waiting for intervals."""
@@ -328,12 +330,22 @@ class Peer:
         await self._stop_everything()
         self.events.emit("left", seconds=round(self._runtime.clock.monotonic() - began_at, 3))
 
+    async def abandon(self) -> None:
+        """Stop without a goodbye and without saving."""
+        self._left = True
+        await self._stop_everything()
+
     async def _stop_everything(self) -> None:
         if self._drive is not None:
             self._drive.stop()
-        for service in ("_tasks", "_rounds", "chains", "members", "transport"):
-            if hasattr(self, service):
-                await getattr(self, service).close()
+        await self._tasks.close()
+        if hasattr(self, "_rounds"):
+            await self._rounds.close()
+        if hasattr(self, "chains"):
+            await self.chains.close()
+        if hasattr(self, "members"):
+            await self.members.leave()
+        await self.transport.close()
 
     def anchors(self) -> list[FragmentState]:
         return [follower.archive.state for follower in self.chains.followers]
@@ -380,6 +392,8 @@ class Peer:
         version = min(follower.archive.head.version for follower in self.chains.followers)
         tensors = assemble(self._work.layout, [state.anchor for state in self.anchors()])
         loss, num_windows = await self._runtime.compute.run(self._work.evaluator.evaluate, tensors.__getitem__)
+        self.first_step = 0
+        """Inner steps of this identity's earlier lives have lower numbers."""
         self.latest_validation = loss, version
         self.events.emit("validation", loss=loss, version=version, num_windows=num_windows)
         return loss

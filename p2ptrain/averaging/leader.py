@@ -39,6 +39,7 @@ Vector = NDArray[np.float32]
 CALL_TIMEOUT = 5.0  # seconds for a member to say whether it joins; its connection usually tells earlier
 HOLD_TIMEOUT = 15.0  # seconds for one member to take the update; a stalled transfer ends earlier
 LEAST_COLLECT_TIMEOUT = 5.0  # seconds; a round of tiny steps must survive a member that is busy starting up
+LEAST_RETRY_INTERVAL = 0.25  # seconds after a failed attempt; else a quarter of an interval, five steps of twenty
 FIRST_STEP_SECONDS = 0.1  # until a member has said how long its steps are
 LATENESS_MEMORY = 64  # arrivals from which the grace window is learnt: about the last ten rounds of a small swarm
 
@@ -68,10 +69,8 @@ class Leader:
         self._received: dict[PeerId, _Received] = {}
         self._step_seconds: dict[PeerId, float] = {}
         self._lateness: deque[float] = deque(maxlen=LATENESS_MEMORY)
-        self._not_before = 0.0
         self._wake = asyncio.Event()
-        self.in_a_hurry = False
-        """Call members at once, without waiting for the interval: the run is being drained."""
+        self._in_a_hurry = False
         follower.on_adopted(self._begin_again)
 
     @property
@@ -91,7 +90,10 @@ class Leader:
                 continue
 
     def hurry(self) -> None:
-        self.in_a_hurry = True
+        """Call members at once from now on, without waiting for intervals: the run is being drained."""
+        self._in_a_hurry = True
+        if self._round is not None:
+            self._round.in_a_hurry = True
         self._wake.set()
 
     def lost(self, peer: PeerId) -> None:
@@ -117,7 +119,7 @@ class Leader:
 
     def decline(self, peer: PeerId, request: Decline) -> None:
         if self._round is not None and request.head == self._head.digest:
-            self._round.leave(peer, request.reason)
+            self._round.decline(peer, request.reason)
             self._wake.set()
 
     def admit(self, peer: PeerId, request: Contribute, body_bytes: int) -> None:
@@ -140,7 +142,7 @@ class Leader:
             reason = str(error)
             self._events.emit("contribution-refused", fragment=self._fragment.index, peer=peer, reason=reason)
             if this_round is not None:
-                this_round.leave(peer, reason)
+                this_round.decline(peer, reason)
                 self._wake.set()
             raise Refused("invalid", reason) from None
         if this_round is None or this_round is not self._round or not this_round.accepts(peer):
@@ -176,19 +178,18 @@ class Leader:
         step_seconds = median([seconds for seconds in steps if seconds > 0.0] or [FIRST_STEP_SECONDS])
         interval = rounds.inner_steps * step_seconds
         times = RoundTimes(
-            interval=max(interval, self._not_before - self._head_at), lonely_window=rounds.lonely_intervals * interval,
+            interval=interval, lonely_window=rounds.lonely_intervals * interval,
             grace_window=grace_window(list(self._lateness), interval, rounds.grace_fraction),
             collect_timeout=max(interval, LEAST_COLLECT_TIMEOUT),
         )  # fmt: skip
         return Round(
             opened_at=self._head_at, times=times, parent_contributors=len(head.envelopes),
-            least_quorum=rounds.quorum, max_members=self._config.limits.max_members,
+            least_quorum=rounds.quorum, max_members=self._config.limits.max_members, in_a_hurry=self._in_a_hurry,
         )  # fmt: skip
 
     def _begin_again(self, _adopted: Adopted) -> None:
         """The head moved: this round is over, whoever won it."""
         self._head_at = self._runtime.clock.monotonic()
-        self._not_before = 0.0
         self._round = None
         self._received = {}
         self._wake.set()
@@ -197,7 +198,7 @@ class Leader:
         """Carry out what is decided now; return when to look again (None: after the next event)."""
         while self._round is not None:
             now = self._runtime.clock.monotonic()
-            decision = self._round.decide(now, in_a_hurry=self.in_a_hurry and now >= self._not_before)
+            decision = self._round.decide(now)
             if isinstance(decision, Wait):
                 return decision.until
             if isinstance(decision, Call):
@@ -221,20 +222,20 @@ class Leader:
         request = CallMember(fragment=head.fragment, head=head.digest)
         try:
             reply = await self._transport.call(peer, request, Called, timeout=CALL_TIMEOUT)
-            reason = "" if reply.message.joins else reply.message.reason or "declined"
+            if reply.message.joins:
+                return
+            this_round.decline(peer, reply.message.reason)
         except (NetworkError, Refused, RemoteProtocolError) as error:
-            reason = str(error)
-        if reason:
-            this_round.leave(peer, reason)
-            self._wake.set()
+            this_round.leave(peer, str(error))
+        self._wake.set()
 
     def _abort(self, this_round: Round, decision: Abort) -> None:
         """Try again a little later, with the members that are still registered."""
         version = self._head.version + 1
         self._events.emit("round-aborted", fragment=self._fragment.index, version=version, reason=decision.reason)
-        self._not_before = self._runtime.clock.monotonic() + max(0.25, this_round.times.interval / 4)
         self._received = {}
         again = self._new_round()
+        again.not_before = self._runtime.clock.monotonic() + max(LEAST_RETRY_INTERVAL, this_round.times.interval / 4)
         again.registered = dict(this_round.registered)
         self._round = again
 

@@ -77,6 +77,9 @@ class Round:
     parent_contributors: int
     least_quorum: int
     max_members: int
+    not_before: float = 0.0  # after an attempt that failed, the next one waits a little
+    in_a_hurry: bool = False
+    """Do not wait for the interval or for a majority: the run is being drained, and who has no work says so."""
     phase: Phase = Phase.GATHERING
     registered: dict[PeerId, float] = field(default_factory=dict)  # peer -> when it registered
     called_at: float = 0.0
@@ -94,8 +97,12 @@ class Round:
             self.arrived[peer] = now
 
     def leave(self, peer: PeerId, reason: str) -> None:
-        """A member declined, was refused, or was lost. What it contributed before stays."""
+        """A member is lost. What it contributed before stays."""
         self.registered.pop(peer, None)
+        self.decline(peer, reason)
+
+    def decline(self, peer: PeerId, reason: str) -> None:
+        """A member has nothing for this round, or nothing valid; it stays registered for the next attempt."""
         if peer in self.outstanding:
             self.outstanding.discard(peer)
             self.absent[peer] = reason
@@ -106,14 +113,14 @@ class Round:
 
     def quorum(self, now: float) -> int:
         """Return how many members a round needs at this time."""
-        if now >= self.opened_at + self.times.lonely_window:
+        if self.in_a_hurry or now >= self.opened_at + self.times.lonely_window:
             return self.least_quorum
         return max(self.least_quorum, -(-self.parent_contributors // 2))
 
-    def decide(self, now: float, *, in_a_hurry: bool = False) -> Decision:
-        """Return what to do now, with a sentence that says why. `in_a_hurry`: do not wait for the interval."""
+    def decide(self, now: float) -> Decision:
+        """Return what to do now, with a sentence that says why."""
         if self.phase is Phase.GATHERING:
-            return self._decide_to_call(now, in_a_hurry)
+            return self._decide_to_call(now)
         if self.phase is Phase.COLLECTING:
             return self._decide_to_close(now)
         return Wait(None, "the round is closed")
@@ -124,10 +131,10 @@ class Round:
     def close(self) -> None:
         self.phase = Phase.CLOSED
 
-    def _decide_to_call(self, now: float, in_a_hurry: bool) -> Decision:
-        due_at = self.opened_at + self.times.interval
-        if now < due_at and not in_a_hurry:
-            return Wait(due_at, f"the interval of {self.times.interval:.2f} s is not over")
+    def _decide_to_call(self, now: float) -> Decision:
+        due_at = self.not_before if self.in_a_hurry else max(self.opened_at + self.times.interval, self.not_before)
+        if now < due_at:
+            return Wait(due_at, f"not due for {due_at - now:.2f} s")
         num_registered, quorum = len(self.registered), self.quorum(now)
         if num_registered < quorum:
             lonely_at = self.opened_at + self.times.lonely_window

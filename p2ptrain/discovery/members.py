@@ -116,10 +116,9 @@ class Members:
     async def start(self) -> None:
         """Publish the own record and begin to look for others."""
         self._publish(self._own.signed)
-        self._transport.on_connected(self._connected)
+        self._transport.on_connected(lambda peer: self._settle())
         self._transport.on_disconnected(self._disconnected)
         self._transport.on_record(lambda peer, data: self._receive([data]))
-        self._roster.connected.update(self._transport.connected())
         self._known_peers = [*self._known_peers, *await self._load_known_peers()]
         self._contacts.start(self._known_peers)
         self._gossip.start()
@@ -128,7 +127,7 @@ class Members:
         self._tasks.spawn("save known peers", self._save_forever())
         self._settle()
 
-    async def wait_joined(self, timeout: float) -> None:
+    async def wait_joined(self, timeout: float) -> None:  # noqa: ASYNC109 - its end is a table, not a TimeoutError
         """Wait until somebody is there; at once when no bootstrap address was given.
 
         Raises UnreachableError with one line per address, or the error that no retry cures: IdentityInUseError,
@@ -153,14 +152,13 @@ class Members:
         self._publish(self._own.issue(gone=True))
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT):
-                await asyncio.gather(*(self._gossip.tell(peer, [self._own.signed]) for peer in self._connected_peers()))
+                await asyncio.gather(
+                    *(self._gossip.tell(peer, [self._own.signed]) for peer in sorted(self._roster.connected))
+                )
         except TimeoutError:
             pass
         await self._tasks.close()
         await self._save_known_peers()
-
-    def _connected_peers(self) -> list[PeerId]:
-        return sorted(self._roster.connected)
 
     def _publish(self, signed: bytes) -> None:
         self._roster.view.own = Entry(self._own.record, signed)
@@ -177,14 +175,9 @@ class Members:
             self._transport.learn(entry.peer, addresses)
         self._settle()
 
-    def _connected(self, peer: PeerId) -> None:
-        self._roster.connected.add(peer)
-        self._settle()
-
     def _disconnected(self, peer: PeerId) -> None:
-        self._roster.connected.discard(peer)
-        self._lost(peer)
         self._settle()
+        self._lost(peer)
 
     def _lost(self, peer: PeerId) -> None:
         """Find out whether a peer whose connection broke, or who could not be called, is still there."""
@@ -215,6 +208,7 @@ class Members:
 
     def _settle(self) -> None:
         """Draw the consequences of whatever changed."""
+        self._roster.connected = set(self._transport.connected())  # idle connections may have made room unannounced
         came, left = self._roster.refresh()
         for peer in came:
             self._events.emit("peer-up", peer=peer)

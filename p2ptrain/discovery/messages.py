@@ -14,7 +14,7 @@ from p2ptrain.wire.messages import Message
 
 MAX_RECORDS: Final = 32  # in one message: about 8 kB, and 5 ms to check their signatures
 MAX_VALUES: Final = 64  # under one key of the DHT
-MAX_KADEMLIA_BYTES: Final = 16 * 1024  # 32 stores of the usual size, or the neighbours of a few keys
+MAX_KADEMLIA_BYTES: Final = 40 * 1024  # MAX_RECORDS stores of the largest value
 SUBKEY_BYTES: Final = 32  # a public key
 
 Record = Annotated[bytes, Field(max_length=MAX_MEMBER_BYTES)]

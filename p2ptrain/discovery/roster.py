@@ -54,8 +54,7 @@ class Roster:
 
     def refresh(self) -> tuple[list[PeerId], list[PeerId]]:
         """Recompute who is alive; return who came and who left since the last time."""
-        now = self._runtime.clock.wall()
-        self.view.expire(now, keep=self.connected)
+        self.view.expire(self._runtime.clock.wall(), keep=self.connected)
         self._down = {peer: age for peer, age in self._down.items() if self.view.get(peer) is not None}
         before, self.live = self.live, {entry.peer: entry.record for entry in self.view if self._is_alive(entry)}
         return [peer for peer in self.live if peer not in before], [peer for peer in before if peer not in self.live]

@@ -7,7 +7,7 @@ older one still lives; the newcomer is then turned away. After a crash the older
 
 import asyncio
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from p2ptrain import __version__
 from p2ptrain.errors import IdentityInUseError, IncompatibleError, LinkError, NetworkError, P2PTrainError, Refused
@@ -124,7 +124,8 @@ class Connector:
             self._attempts[key] = attempt
             attempt.add_done_callback(lambda _: self._attempts.pop(key, None))
         attempt, arrival = self._attempts[key], self._pool.arrival(peer, lane)
-        await asyncio.wait({attempt, arrival}, return_when=asyncio.FIRST_COMPLETED)
+        either: set[asyncio.Future[Any]] = {attempt, arrival}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if session := self._pool.best(peer, lane):
             return session
         error = attempt.result() if attempt.done() and not attempt.cancelled() else None

@@ -59,7 +59,7 @@ class Pool:
         """Return a future that is resolved when the next connection of this kind comes up."""
         key = (peer, lane)
         if key not in self._arrivals:
-            self._arrivals[key] = asyncio.get_running_loop().create_future()
+            self._arrivals[key] = asyncio.Future()
         return self._arrivals[key]
 
     def add(self, session: Session) -> None:

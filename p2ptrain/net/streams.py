@@ -19,7 +19,7 @@ class Stream:
         self.number, self.max_reply_bytes, self.into = number, max_reply_bytes, into
         self.incoming: IncomingBody | None = None
         self.outgoing: OutgoingBody | None = None
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[None] = asyncio.Future()
         self.answer: Answer | None = None
         self.task: asyncio.Task[Any] | None = None  # the one that serves it, when it is the other end's call
         self.is_dropped = False

@@ -54,10 +54,11 @@ def key_in(certificate: bytes | None) -> bytes:
 
 def _context(protocol: int, leaf: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
-    context.check_hostname = False
+    context.check_hostname = False  # a key is proven, not a name
     context.verify_mode = ssl.CERT_REQUIRED
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # a resumed session would not prove the key again
+    if protocol == ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0  # a resumed session would not prove the key again
     context.load_verify_locations(cadata=_authority().public_bytes(Encoding.DER))
     context.load_cert_chain(leaf)
     return context

@@ -56,7 +56,7 @@ class TcpListener:
     def __init__(self, bound: socket.socket, on_stream: Callable[[RawStream], None]) -> None:
         self._socket, self._on_stream = bound, on_stream
         self._address = Address(*bound.getsockname()[:2])
-        self._task = asyncio.create_task(self._accept(), name=f"accept {self._address}")  # noqa: TID251 - a port
+        self._task = asyncio.create_task(self._accept(), name=f"accept {self._address}")
 
     @property
     def address(self) -> Address:
@@ -138,15 +138,16 @@ async def _handshake(
 ) -> TlsStream:
     loop = asyncio.get_running_loop()
     client_context, server_context = client_and_server
+    stream = TlsStream()  # uvloop returns its own protocol in place of ours from connect_accepted_socket
     try:
         async with asyncio.timeout(SECURE_TIMEOUT):
             if server:
-                _, stream = await loop.connect_accepted_socket(
-                    TlsStream, raw.socket, ssl=server_context, ssl_shutdown_timeout=CLOSE_TIMEOUT
+                await loop.connect_accepted_socket(
+                    lambda: stream, raw.socket, ssl=server_context, ssl_shutdown_timeout=CLOSE_TIMEOUT
                 )
             else:
-                _, stream = await loop.create_connection(
-                    TlsStream,
+                await loop.create_connection(
+                    lambda: stream,
                     sock=raw.socket,
                     ssl=client_context,
                     server_hostname="",

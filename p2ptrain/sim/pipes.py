@@ -24,7 +24,7 @@ class Link:
 
     def __init__(self, bytes_per_second: float | None) -> None:
         self.bytes_per_second = bytes_per_second
-        self._waiting: dict["Pipe", deque[Parcel]] = {}
+        self._waiting: dict[Pipe, deque[Parcel]] = {}
         self._busy = False
 
     def send(self, pipe: "Pipe", parcel: Parcel) -> None:

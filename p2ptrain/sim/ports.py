@@ -59,7 +59,7 @@ class SimDrive:
 
     def __init__(self, step: Callable[[], float], step_seconds: float) -> None:
         self._stopping = False
-        self._task = asyncio.create_task(self._drive(step, step_seconds))  # noqa: TID251 - a port, and owned here
+        self._task = asyncio.create_task(self._drive(step, step_seconds))
 
     def stop(self) -> None:
         self._stopping = True

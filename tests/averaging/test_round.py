@@ -28,14 +28,15 @@ def test_nobody_is_called_before_the_interval_is_over() -> None:
     this_round = a_round()
     for member in (A, B, C, D):
         this_round.register(member, 101.0)
-    assert this_round.decide(109.9) == Wait(110.0, "the interval of 10.00 s is not over")
+    assert this_round.decide(109.9) == Wait(110.0, "not due for 0.10 s")
     assert isinstance(this_round.decide(110.0), Call)
 
 
-def test_who_is_draining_does_not_wait_for_the_interval() -> None:
-    this_round = a_round(parent_contributors=1)
+def test_who_is_draining_waits_neither_for_the_interval_nor_for_a_majority() -> None:
+    this_round = a_round(parent_contributors=4)
     this_round.register(A, 101.0)
-    assert isinstance(this_round.decide(101.0, in_a_hurry=True), Call)
+    this_round.in_a_hurry = True
+    assert isinstance(this_round.decide(101.0), Call)
 
 
 def test_half_of_the_last_rounds_members_are_needed_until_the_lonely_window_has_passed() -> None:
@@ -88,6 +89,21 @@ def test_a_round_in_which_nobody_has_work_is_aborted() -> None:
     this_round = called(a_round(parent_contributors=1), A)
     this_round.leave(A, "nothing to contribute")
     assert this_round.decide(110.1) == Abort("no member had work to contribute")
+
+
+def test_a_member_that_declines_stays_registered_and_one_that_is_lost_does_not() -> None:
+    this_round = called(a_round(), A, B, C)
+    this_round.decline(A, "too few steps")
+    this_round.leave(B, "connection lost")
+    assert set(this_round.registered) == {A, C} and this_round.absent == {A: "too few steps", B: "connection lost"}
+
+
+def test_an_attempt_after_a_failed_one_waits_a_little_even_in_a_hurry() -> None:
+    this_round = a_round(parent_contributors=1)
+    this_round.not_before, this_round.in_a_hurry = 112.0, True
+    this_round.register(A, 101.0)
+    assert this_round.decide(111.0) == Wait(112.0, "not due for 1.00 s")
+    assert isinstance(this_round.decide(112.0), Call)
 
 
 def test_a_round_that_lost_its_quorum_is_aborted_and_one_without_answers_is_given_up() -> None:

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from hivemind.dht.node import DHTNode
-from hivemind.dht.routing import DHTID
+from hivemind.dht.routing import DHTID, RoutingTable
 from hivemind.p2p import PeerID
 from hivemind.utils import MSGPackSerializer
 
 from p2ptrain.discovery.kademlia.screening import BUCKET_SIZE, node_id_of
-from p2ptrain.discovery.kademlia.sessions import CALL_TIMEOUT, Sessions
+from p2ptrain.discovery.kademlia.sessions import CALL_TIMEOUT, Neighbourhood, Sessions
 from p2ptrain.discovery.kademlia.storage import BoundedStorage, Check, CheckingValidator
 from p2ptrain.errors import NetworkError
 from p2ptrain.events import Events
@@ -35,12 +35,12 @@ class Kademlia:
         receive: Callable[[Iterable[bytes]], None],
     ) -> None:
         """`record_of` gives the signed record of a peer, `receive` takes those that come with answers."""
-        self._own = transport.peer_id
-        self._check = check
+        self._own, self._check = transport.peer_id, check
         self._tasks = TaskOwner(events)
         self._pending_pings: set[PeerId] = set()
         self._sessions = Sessions(
-            transport=transport, check=check, record_of=record_of, receive=receive, on_request=self._requested_by
+            transport,
+            Neighbourhood(check=check, record_of=record_of, receive=receive, on_request=self._requested_by),
         )
         self._node: DHTNode | None = None
 
@@ -71,7 +71,7 @@ class Kademlia:
 
     def contacts(self) -> list[PeerId]:
         """Return the peers in the routing table, by ascending id."""
-        return sorted(PeerId(peer.to_base58()) for peer in self._running.protocol.routing_table.peer_id_to_uid)
+        return sorted(PeerId(peer.to_base58()) for peer in self._table.peer_id_to_uid)
 
     async def meet(self, peer: PeerId) -> None:
         """Ask a peer who it is; it enters the routing table if it answers."""
@@ -85,15 +85,12 @@ class Kademlia:
 
     def forget(self, peer: PeerId) -> None:
         """Take a peer out of the routing table."""
-        table = self._running.protocol.routing_table
-        node_id = table.get(peer_id=PeerID(peer_id_bytes(peer)))
-        if node_id is not None:
-            del table[node_id]
+        if node_id_of(peer) in self._table:
+            del self._table[node_id_of(peer)]
 
     def is_holder(self, key: bytes, peer: PeerId) -> bool:
         """Return whether a peer is among the contacts that hold what is stored under `key`."""
-        table = self._running.protocol.routing_table
-        nearest = table.get_nearest_neighbors(DHTID.generate(key), NUM_REPLICAS)
+        nearest = self._table.get_nearest_neighbors(DHTID.generate(key), NUM_REPLICAS)
         return node_id_of(peer) in dict(nearest)
 
     async def store(self, key: bytes, subkey: bytes, value: bytes, expires_at: float) -> bool:
@@ -113,7 +110,10 @@ class Kademlia:
             raise NetworkError("the DHT node has not started")
         return self._node
 
+    @property
+    def _table(self) -> RoutingTable:
+        return self._running.protocol.routing_table
+
     def _requested_by(self, peer: PeerId) -> None:
-        table = self._running.protocol.routing_table
-        if not self._sessions.closed and PeerID(peer_id_bytes(peer)) not in table.peer_id_to_uid:
+        if not self._sessions.closed and PeerID(peer_id_bytes(peer)) not in self._table.peer_id_to_uid:
             self._tasks.spawn("ping a DHT node", self.meet(peer))

@@ -16,7 +16,7 @@ MAX_KEYS: Final = 1024  # that this node stores; a run has 16 buckets and some f
 Check = Callable[[bytes, bytes, bytes, float], bool]  # key id (SHA-1 of the key), subkey, value, expires_at
 
 
-class CheckingValidator(RecordValidatorBase):
+class CheckingValidator(RecordValidatorBase):  # type: ignore[misc]
     """Applies `check` to everything that hivemind stores or returns."""
 
     def __init__(self, check: Check) -> None:
@@ -29,7 +29,7 @@ class CheckingValidator(RecordValidatorBase):
         )
 
 
-class BoundedStorage(DHTLocalStorage):
+class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
     """Keeps dictionaries only, at most MAX_VALUES entries each, and the entry that lives longest."""
 
     def store(self, key: DHTID, value: Any, expiration_time: float, subkey: Any = None) -> bool:

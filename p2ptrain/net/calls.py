@@ -1,0 +1,244 @@
+"""The calls over one connection, in both directions at once.
+
+Every call is a stream with a number of its own (odd from the dialler, even from the listener):
+
+    caller   OPEN ─────────────── body as credit allows ──▶   handler
+             ◀──────────── ANSWER, body as credit allows
+
+The handler's side gives credit for a body only after it has admitted the request, so a refusal costs no body bytes.
+RESET ends a stream from either side. A body that stands still for 10 s fails, however long the call may last.
+
+What arrives is only queued or put in its place here: nothing that the reader calls waits for a write.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from p2ptrain.errors import NetworkError, Refused
+from p2ptrain.ids import PeerId, short
+from p2ptrain.net.bodies import WINDOW_BYTES, Body, OutgoingBody, flat
+from p2ptrain.net.outbox import Outbox
+from p2ptrain.net.streams import MAX_CALLS, MAX_SERVED, MIN_PROGRESS_BYTES, STALL_TIMEOUT, Stream, Streams
+from p2ptrain.tasks import TaskOwner
+from p2ptrain.wire.frames import MAX_PIECE_BYTES, Answer, Credit, Data, Open, Refusal, Reset
+from p2ptrain.wire.messages import Message
+
+_discarded: Final = memoryview(bytearray(MAX_PIECE_BYTES))  # pieces of streams that have ended go here, unread
+
+
+class Service(Protocol):
+    """What answers the other end's calls (net/handlers.py)."""
+
+    def admit(self, sender: PeerId, opened: Open) -> Message:
+        """Return the request, checked; Refused when it will not be served, ValueError when it is malformed."""
+
+    async def respond(self, sender: PeerId, request: Message, body: bytearray) -> tuple[bytes, Body]:
+        """Return the encoded reply and its body; Refused when there is none."""
+
+
+class Calls:
+    """What is being asked and answered over one connection."""
+
+    def __init__(self, peer: PeerId, *, is_dialler: bool, outbox: Outbox, tasks: TaskOwner, service: Service) -> None:
+        self._peer, self._outbox, self._tasks, self._service = peer, outbox, tasks, service
+        self._streams = Streams(is_dialler=is_dialler)
+        self._slots = asyncio.Semaphore(MAX_CALLS)
+        self._ended: NetworkError | None = None
+        self.num_ours = 0  # calls of ours, with those that wait for a slot
+        self.on_leave: Callable[[], None] = lambda: None  # called whenever a call has ended
+        self.on_violation: Callable[[str, str], None] = lambda code, message: None
+
+    @property
+    def is_idle(self) -> bool:
+        return self.num_ours == 0 and len(self._streams) == 0
+
+    # Calling.
+
+    async def call(
+        self, request: Message, body: Body = b"", *, max_reply_bytes: int = 0, into: memoryview | None = None
+    ) -> tuple[bytes, bytearray]:
+        """Return the encoded reply and its body; NetworkError, Refused or RemoteProtocolError when there is none.
+
+        Ending early, for whatever reason, resets the stream.
+        """
+        self.num_ours += 1
+        try:
+            async with self._slots:
+                if self._ended is not None:
+                    raise self._ended
+                stream = self._streams.open(max_reply_bytes=max_reply_bytes, into=into)
+                try:
+                    self._send_request(stream, request, flat(body))
+                    await self._progress(stream, stream.done)
+                finally:
+                    await self._leave(stream)
+                assert stream.answer is not None
+                return stream.answer.message, stream.body
+        finally:
+            self.num_ours -= 1
+            self.on_leave()
+
+    def _send_request(self, stream: Stream, request: Message, parts: list[memoryview]) -> None:
+        stream.outgoing = OutgoingBody(parts, credit_bytes=0)
+        opened = Open(
+            stream=stream.number,
+            method_name=request.method,
+            body_bytes=stream.outgoing.remaining_bytes,
+            max_reply_bytes=stream.max_reply_bytes,
+            message=request.encode(),
+        )
+        self._outbox.put(opened)
+        if parts:
+            self._outbox.add_body(stream.number, stream.outgoing)
+
+    async def _leave(self, stream: Stream) -> None:
+        """Forget a call of ours; when it is not over, tell the other end, and wait until its memory is let go."""
+        self._streams.drop(stream)
+        self._outbox.drop_body(stream.number)
+        if not stream.done.done() and self._ended is None:
+            self._outbox.put(Reset(stream=stream.number))
+        if stream.into is not None and self._ended is None:
+            await stream.let_go.wait()
+
+    async def _progress(self, stream: Stream, future: asyncio.Future[None]) -> None:
+        """Wait for a future; NetworkError when a body of the stream stands still meanwhile."""
+        while not future.done():
+            was_moving, moved_bytes = stream.is_moving, stream.moved_bytes
+            await asyncio.wait({future}, timeout=STALL_TIMEOUT * max(1, self._streams.num_moving))
+            is_moving = not future.done() and was_moving and stream.is_moving
+            if is_moving and stream.moved_bytes - moved_bytes < MIN_PROGRESS_BYTES:
+                raise NetworkError(f"the transfer with {short(self._peer)} stands still")
+        future.result()
+
+    # Serving.
+
+    def _accept(self, opened: Open) -> None:
+        stream = self._streams.accept(opened.stream)
+        if self._streams.num_served > MAX_SERVED:
+            self._streams.drop(stream)
+            message = f"{MAX_SERVED} calls are being served on this connection"
+            self._outbox.put(Refusal(stream=stream.number, code="busy", message=message, retry_after=1.0))
+            return
+        stream.max_reply_bytes = opened.max_reply_bytes
+        name = f"serve {opened.method_name} to {short(self._peer)}"
+        stream.task = self._tasks.spawn(name, self._serve(stream, opened))
+
+    async def _serve(self, stream: Stream, opened: Open) -> None:
+        try:
+            request = self._service.admit(self._peer, opened)
+            stream.expect(opened.body_bytes)
+            self._grant(stream)
+            await self._progress(stream, stream.done)
+            message, body = await self._service.respond(self._peer, request, stream.body)
+            await self._answer(stream, message, flat(body))
+        except Refused as refusal:
+            await self._refuse(stream, refusal)
+        except NetworkError:
+            self._outbox.put(Reset(stream=stream.number))
+        except ValueError as error:
+            self.on_violation("malformed-request", f"{opened.method_name}: {error}")
+        finally:
+            self._streams.drop(stream)
+            self._outbox.drop_body(stream.number)
+            self.on_leave()
+
+    async def _answer(self, stream: Stream, message: bytes, parts: list[memoryview]) -> None:
+        written: asyncio.Future[None] = asyncio.Future()
+        stream.outgoing = OutgoingBody(parts, credit_bytes=WINDOW_BYTES)
+        body_bytes = stream.outgoing.remaining_bytes
+        if body_bytes > stream.max_reply_bytes:
+            raise Refused("reply-too-large", f"the reply has {body_bytes} bytes, the caller takes {stream.max_reply_bytes}")
+        self._outbox.put(Answer(stream=stream.number, body_bytes=body_bytes, message=message), None if parts else written)
+        if parts:
+            self._outbox.add_body(stream.number, stream.outgoing, written)
+        await self._progress(stream, written)
+
+    async def _refuse(self, stream: Stream, refusal: Refused) -> None:
+        written: asyncio.Future[None] = asyncio.Future()
+        code, message, retry_after = refusal.code[:64], refusal.message[:512], refusal.retry_after
+        self._outbox.put(Refusal(stream=stream.number, code=code, message=message, retry_after=retry_after), written)
+        await written
+
+    # What arrives.
+
+    def handle(self, head: Message) -> None:
+        """Take a frame of a call in; ValueError when the protocol does not allow it."""
+        match head:
+            case Open():
+                self._accept(head)
+            case Answer():
+                self._take_answer(head)
+            case Refusal():
+                self._take_refusal(head)
+            case Credit():
+                self._streams.get(head.stream)
+                self._outbox.add_credit(head.stream, head.more_bytes)
+            case Reset():
+                self._take_reset(head)
+            case _:
+                raise ValueError(f"{type(head).__name__} after the handshake")
+
+    async def receive(self, data: Data, piece_bytes: int, read_into: Callable[[memoryview], Awaitable[None]]) -> None:
+        """Read the piece of a DATA frame into its place; ValueError when it has none."""
+        stream = self._streams.get(data.stream)
+        if stream is None:
+            await read_into(_discarded[:piece_bytes])
+            return
+        if stream.incoming is None:
+            raise ValueError("a body that was not announced")
+        stream.let_go.clear()
+        try:
+            with stream.incoming.room(piece_bytes) as room:
+                await read_into(room)
+        finally:
+            stream.let_go.set()
+        stream.incoming.received(piece_bytes)
+        if stream.incoming.is_complete:
+            stream.finish()
+        elif not stream.is_dropped:
+            self._grant(stream)
+
+    def _take_answer(self, answer: Answer) -> None:
+        stream = self._streams.get(answer.stream)
+        if stream is None:
+            return
+        if stream.task is not None or stream.answer is not None:
+            raise ValueError("an answer to nothing")
+        wanted_bytes = stream.max_reply_bytes if stream.into is None else len(stream.into)
+        if answer.body_bytes > wanted_bytes or (stream.into is not None and answer.body_bytes != wanted_bytes):
+            raise ValueError(f"a reply of {answer.body_bytes} bytes to a call that takes {wanted_bytes}")
+        stream.answer = answer
+        stream.expect(answer.body_bytes)
+        assert stream.incoming is not None
+        stream.incoming.grant()  # the first window needs no frame: both ends know it
+        self._outbox.drop_body(stream.number)
+
+    def _take_refusal(self, refusal: Refusal) -> None:
+        stream = self._streams.get(refusal.stream)
+        if stream is not None and stream.task is None:
+            self._outbox.drop_body(stream.number)
+            stream.finish(Refused(refusal.code, refusal.message, retry_after=refusal.retry_after))
+
+    def _take_reset(self, reset: Reset) -> None:
+        stream = self._streams.get(reset.stream)
+        if stream is None:
+            return
+        self._outbox.drop_body(stream.number)
+        if stream.task is not None:
+            stream.task.cancel()
+        else:
+            stream.finish(NetworkError(f"{short(self._peer)} gave the call up"))
+
+    def _grant(self, stream: Stream) -> None:
+        more_bytes = stream.incoming.grant() if stream.incoming is not None else 0
+        if more_bytes:
+            self._outbox.put(Credit(stream=stream.number, more_bytes=more_bytes))
+
+    def end(self, error: NetworkError) -> None:
+        """Fail our calls and stop serving theirs: the connection is gone."""
+        self._ended = error
+        for stream in self._streams.all:
+            stream.finish(error)
+            if stream.task is not None and stream.task is not asyncio.current_task():
+                stream.task.cancel()

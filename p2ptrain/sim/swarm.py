@@ -1,0 +1,153 @@
+"""A swarm in virtual time: the very same peers, in one process, on simulated hosts.
+
+    swarm = SimSwarm(config, seed=7)
+
+    async def story() -> None:
+        await swarm.host()
+        await swarm.join()
+        await swarm.commits(3)
+
+    swarm.run(story())
+
+Every peer is watched by the checkers. A killed peer's disk survives it; `restart` goes on from there.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from p2ptrain.config import RunConfig
+from p2ptrain.events import Event, Events
+from p2ptrain.link import JoinLink
+from p2ptrain.net.identity import Identity
+from p2ptrain.peer import Peer, PeerOptions
+from p2ptrain.runtime import Address
+from p2ptrain.sim.checkers import Checkers
+from p2ptrain.sim.ports import SimWorld
+
+Result = TypeVar("Result")
+
+STEP_SECONDS = 0.1  # of virtual time per inner step, unless a story says otherwise
+SETTLE_TIMEOUT = 120.0  # virtual seconds after which a swarm that has not come to one head never will
+
+
+class SimSwarm:
+    """Peers on hosts 10.0.0.1, 10.0.0.2, … of one simulated network."""
+
+    def __init__(self, config: RunConfig, *, seed: int, latency: float = 0.02) -> None:
+        self.config = config
+        self.world = SimWorld(seed=seed, latency=latency)
+        self.checkers = Checkers()
+        self.peers: dict[str, Peer] = {}  # alive, by host
+        self.events: list[tuple[str, Event]] = []  # host and event, in order
+        self._identities: dict[str, Identity] = {}
+        self._num_hosts = 0
+        self._cleanups: list[asyncio.Task[None]] = []
+        self.on_message: Callable[[str, str, str], None] = lambda host, direction, method: None
+        """Told of every request that a peer sends or handles, before it does."""
+
+    def run(self, story: Coroutine[Any, Any, Result]) -> Result:
+        """Run a story on the virtual loop, then stop every peer; the checkers' complaints end it."""
+
+        async def whole() -> Result:
+            try:
+                return await story
+            finally:
+                for host in list(self.peers):
+                    self.kill(host)
+                await asyncio.gather(*self._cleanups)
+
+        result = self.world.run(whole())
+        self.raise_failures()
+        return result
+
+    def raise_failures(self) -> None:
+        """Raise what a task of any peer died of: a checker's complaint, or a bug."""
+        failures = [(host, event) for host, event in self.events if event.kind == "task-failed"]
+        assert not failures, "\n".join(f"{host} at {event.elapsed:.3f} s: {event.fields}" for host, event in failures)
+
+    # Peers come and go
+
+    async def host(self, *, train: bool = True, step_seconds: float = STEP_SECONDS) -> str:
+        """Start the first peer, which makes the run; return its host."""
+        name = self._new_host()
+        return await self._start(name, step_seconds, lambda *parts: Peer.host(parts[0], parts[1], self.config, _options(name, train), parts[2]))
+
+    async def join(self, *, train: bool = True, step_seconds: float = STEP_SECONDS) -> str:
+        """Start one more peer, which joins by the link of a live one; return its host."""
+        return await self._join(self._new_host(), train, step_seconds)
+
+    async def restart(self, name: str, *, step_seconds: float = STEP_SECONDS) -> str:
+        """Start a killed peer again on its disk, with its identity."""
+        return await self._join(name, True, step_seconds)
+
+    async def _join(self, name: str, train: bool, step_seconds: float) -> str:
+        link: JoinLink = next(iter(self.peers.values())).join_link()
+        return await self._start(name, step_seconds, lambda *parts: Peer.join(parts[0], parts[1], link, _options(name, train), parts[2]))
+
+    async def _start(self, name: str, step_seconds: float, begin: Callable[..., Coroutine[Any, Any, Peer]]) -> str:
+        runtime = self.world.runtime(name, step_seconds=step_seconds)
+        identity = self._identities.setdefault(name, Identity.generate(runtime.entropy))
+        events = Events(runtime.clock)
+        events.subscribe(lambda event: self.events.append((name, event)))
+        peer = await begin(runtime, identity, events)
+        self.peers[name] = peer
+        self.checkers.watch(peer)
+        peer.transport.on_message(lambda direction, method, _other: self.on_message(name, direction, method))
+        return name
+
+    def kill(self, name: str) -> None:
+        """End a peer's process without a word."""
+        self.world.kill(name)
+        peer = self.peers.pop(name)
+        self._cleanups.append(asyncio.create_task(peer.abandon()))
+
+    def _new_host(self) -> str:
+        self._num_hosts += 1
+        return f"10.0.{self._num_hosts // 250}.{self._num_hosts % 250 + 1}"
+
+    # What can be seen of the swarm
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """Return the fields of all events of a kind, in order."""
+        return [event.fields for _, event in self.events if event.kind == kind]
+
+    def versions(self) -> list[int]:
+        """Return the highest adopted version of each fragment."""
+        return [max(versions) for versions in zip(*(self._versions(peer) for peer in self.peers.values()), strict=True)]
+
+    def _versions(self, peer: Peer) -> list[int]:
+        return [follower.archive.head.version for follower in peer.chains.followers]
+
+    def heads_agree(self) -> bool:
+        """Whether all live peers have the same head of every fragment, and the same bytes."""
+        heads = {tuple(follower.archive.head.digest for follower in peer.chains.followers) for peer in self.peers.values()}
+        states = {tuple(state.recompute_digest() for state in peer.anchors()) for peer in self.peers.values()}
+        return len(heads) == 1 and len(states) == 1
+
+    async def until(self, condition: Callable[[], bool], timeout: float = SETTLE_TIMEOUT) -> None:
+        """Let virtual time pass until something is true; TimeoutError when it never is."""
+        async with asyncio.timeout(timeout):
+            while not condition():
+                await asyncio.sleep(0.05)
+
+    async def commits(self, count: int, timeout: float = SETTLE_TIMEOUT) -> None:
+        """Let the swarm make `count` more commits of every fragment."""
+        before = self.versions()
+        await self.until(lambda: all(now >= then + count for now, then in zip(self.versions(), before, strict=True)), timeout)
+
+    async def settle(self, timeout: float = SETTLE_TIMEOUT) -> None:
+        """Drain the swarm: nobody trains any more, everything pending is merged, all have one head; check all books."""
+        for peer in self.peers.values():
+            peer.drain()
+        await self.until(lambda: self.heads_agree() and not self._pending(), timeout)
+        await asyncio.sleep(1.0)
+        for peer in self.peers.values():
+            self.checkers.check_books(peer)
+
+    def _pending(self) -> int:
+        return sum(tally.pending for peer in self.peers.values() if peer.learner for tally in peer.learner.tallies())
+
+
+def _options(host: str, train: bool) -> PeerOptions:
+    return PeerOptions(listen=Address(host, 0), train=train, use_directory=False)
