@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,7 +32,7 @@ from p2ptrain.tasks import TaskOwner
 
 MAX_LOCAL_PEERS = 64  # identities that one user may have running side by side without naming directories
 
-Start = Callable[[Runtime, Identity, Events], Awaitable[Peer]]
+Make = Callable[[Runtime, Identity, Events], Awaitable[Peer]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,13 +56,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _host(arguments: argparse.Namespace) -> int:
     config = load_run_config(arguments.run)
     options = _peer_options(arguments)
-    return run(lambda: _run_peer(arguments, lambda runtime, identity, events: Peer.host(runtime, identity, config, options, events)))
+    return run(lambda: _run_peer(arguments, lambda runtime, identity, events: Peer.hosting(runtime, identity, config, options, events)))
 
 
 def _join(arguments: argparse.Namespace) -> int:
     link = JoinLink.parse(arguments.link)
     options = _peer_options(arguments)
-    return run(lambda: _run_peer(arguments, lambda runtime, identity, events: Peer.join(runtime, identity, link, options, events)))
+
+    async def make(runtime: Runtime, identity: Identity, events: Events) -> Peer:
+        return Peer.joining(runtime, identity, link, options, events)
+
+    return run(lambda: _run_peer(arguments, make))
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -113,7 +117,7 @@ def _identity(arguments: argparse.Namespace) -> int:
 # Running one peer
 
 
-async def _run_peer(arguments: argparse.Namespace, start: Start) -> int:
+async def _run_peer(arguments: argparse.Namespace, make: Make) -> int:
     """Run a peer until it is asked to stop."""
     directory, runtime = _claim_directory(arguments.identity_dir)
     identity = load_or_create(directory / "identity.pem", runtime.entropy)
@@ -126,7 +130,7 @@ async def _run_peer(arguments: argparse.Namespace, start: Start) -> int:
         stop_on_signals(stopping.set)
         print(f"peer {identity.peer_id}  ({directory})", file=sys.stderr)
         try:
-            peer = await _until(stopping, start(runtime, identity, events), tasks)
+            peer = await _until(stopping, _started(make(runtime, identity, events)), tasks)
             if peer is not None:
                 await _attend(peer, events, stopping, tasks, supervised=arguments.supervised)
         finally:
@@ -134,9 +138,9 @@ async def _run_peer(arguments: argparse.Namespace, start: Start) -> int:
     return ExitCode.OK
 
 
-async def _until(stopping: asyncio.Event, start: Awaitable[Peer], tasks: TaskOwner) -> Peer | None:
+async def _until(stopping: asyncio.Event, start: Coroutine[Any, Any, Peer], tasks: TaskOwner) -> Peer | None:
     """Return the started peer, or None when the user stopped it first."""
-    starting: asyncio.Task[Peer] = tasks.spawn("start", _awaited(start))
+    starting: asyncio.Task[Peer] = tasks.spawn("start", start)
     stop = tasks.spawn("stop", stopping.wait())
     await asyncio.wait([starting, stop], return_when=asyncio.FIRST_COMPLETED)
     if starting.done():
@@ -146,8 +150,10 @@ async def _until(stopping: asyncio.Event, start: Awaitable[Peer], tasks: TaskOwn
     return None
 
 
-async def _awaited(start: Awaitable[Peer]) -> Peer:
-    return await start
+async def _started(making: Awaitable[Peer]) -> Peer:
+    peer = await making
+    await peer.start()
+    return peer
 
 
 async def _attend(peer: Peer, events: Events, stopping: asyncio.Event, tasks: TaskOwner, *, supervised: bool) -> None:

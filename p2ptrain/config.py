@@ -95,8 +95,9 @@ class RoundsConfig(Section):
     quorum: Annotated[int, Field(ge=1, le=1024)] = 1
     """K: members that a round needs once `lonely_intervals` passed without half of the last round's members."""
     lonely_intervals: Annotated[float, Field(ge=1.0, le=100.0)] = 3.0
-    grace_fraction: Fraction = 0.1
-    """After a quorum, late members are waited for at most this fraction of an interval (H/10 steps)."""
+    grace_fraction: Fraction = 0.25
+    """After a quorum, late members are waited for at most this fraction of an interval. How long is learnt from their
+    lateness; a return within a quarter of H steps costs little learning."""
     num_deputies: Annotated[int, Field(ge=0, le=16)] = 2
     merge: Literal["rda", "mean"] = "rda"
     """Radial-directional averaging (arXiv 2604.21428), or the plain weighted mean."""

@@ -8,7 +8,7 @@ The order of the services is the order of the imports below: transport, members,
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -43,6 +43,7 @@ FETCH_TIMEOUT = 20.0
 SAVE_INTERVAL = 30.0  # seconds of work that a crash of every peer at once would cost
 VALIDATION_INTERVAL = 15.0  # seconds; one validation costs about as much as two inner steps
 PROGRESS_INTERVAL = 1.0
+VIEW_WINDOW = 1.0  # seconds from announcing oneself to the first step, so that others have stopped drawing our windows
 LEAVE_TIMEOUT = 4.0  # seconds for goodbyes and saving; the promise to the user is five
 POSITION_MARGIN = 4096  # windows that live peers may draw before they know of a newcomer: some ten seconds of eight peers
 
@@ -79,7 +80,7 @@ class _Work:
 
 
 class Peer:
-    """One running peer. Make it with `host` or `join`; it runs until `leave`."""
+    """One peer. Make it with `hosting` or `joining`, then `start` it; it runs until `leave`."""
 
     def __init__(self, runtime: Runtime, identity: Identity, options: PeerOptions, events: Events, run_id: RunId) -> None:
         self.run_id, self.options, self.events = run_id, options, events
@@ -92,11 +93,13 @@ class Peer:
         self.first_step = 0
         """Inner steps of this identity's earlier lives have lower numbers."""
         self.latest_validation: tuple[float, int] = (float("nan"), 0)  # loss, version
+        self._begin_with: Callable[[], Awaitable[None]]
         self._runtime, self._identity = runtime, identity
         self._store = RunStore(runtime.storage, run_id)
         self._tasks = TaskOwner(events)
         self._work: _Work
         self._rounds: Rounds
+        self._opened_at = 0.0
         self._drive: Drive | None = None
         self._left = False
         self._failure: asyncio.Future[None] = asyncio.Future()
@@ -108,8 +111,8 @@ class Peer:
     # Two ways to begin
 
     @classmethod
-    async def host(cls, runtime: Runtime, identity: Identity, config: RunConfig, options: PeerOptions, events: Events) -> "Peer":
-        """Start a new swarm for a run, or resume the one that this identity hosted before."""
+    async def hosting(cls, runtime: Runtime, identity: Identity, config: RunConfig, options: PeerOptions, events: Events) -> "Peer":
+        """Return a peer that will start a new swarm for a run, or resume the one that this identity hosted before."""
         run = runtime.compute.run
         work = await run(_prepare, config, None, options)
         saved = [] if options.new_swarm else await run(hosted_runs, runtime.storage, verify)
@@ -124,21 +127,23 @@ class Peer:
             )  # fmt: skip
         peer = cls(runtime, identity, options, events, manifest.run_id)
         events.emit("run", run=format_run_id(manifest.run_id), run_name=config.name, resumed=not states)
-        return await peer._guarded(peer._host(manifest, work, states))
+        peer._begin_with = lambda: peer._host(manifest, work, states)
+        return peer
 
     @classmethod
-    async def join(cls, runtime: Runtime, identity: Identity, link: JoinLink, options: PeerOptions, events: Events) -> "Peer":
-        """Join the run that a link names, or raise what stands in the way."""
+    def joining(cls, runtime: Runtime, identity: Identity, link: JoinLink, options: PeerOptions, events: Events) -> "Peer":
+        """Return a peer that will join the run that a link names."""
         peer = cls(runtime, identity, options, events, link.run_id)
-        return await peer._guarded(peer._join(link))
+        peer._begin_with = lambda: peer._join(link)
+        return peer
 
-    async def _guarded(self, start: Awaitable[None]) -> "Peer":
+    async def start(self) -> None:
+        """Take part, or raise what stands in the way (and leave nothing behind)."""
         try:
-            await start
+            await self._begin_with()
         except BaseException:
             await self._stop_everything()
             raise
-        return self
 
     async def _host(self, manifest: RunManifest, work: _Work, states: list[FragmentState]) -> None:
         self.manifest, self._work = manifest, work
@@ -203,6 +208,7 @@ class Peer:
     # Services, from the network up
 
     async def _open(self, bootstrap: Sequence[LinkPeer]) -> None:
+        self._opened_at = self._runtime.clock.monotonic()
         self.listening_at = await self.transport.listen(self.options.listen)
         self.transport.handle(GetManifest, self._serve_manifest)
         self.members = Members(
@@ -253,6 +259,7 @@ class Peer:
     async def _make_learner(self, start: Sequence[tuple[Commit, FragmentState]]) -> Learner:
         self.first_step = await self._runtime.compute.run(self._store.reserve_steps)
         position, inner_state = await self._runtime.compute.run(self._store.load_learner)
+        await asyncio.sleep(max(0.0, self._opened_at + VIEW_WINDOW - self._runtime.clock.monotonic()))
         task = self._work.task
         if inner_state:
             await self._runtime.compute.run(task.load_state_bytes, inner_state)

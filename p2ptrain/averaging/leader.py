@@ -39,6 +39,7 @@ Vector = NDArray[np.float32]
 CALL_TIMEOUT = 5.0  # seconds for a member to say whether it joins; its connection usually tells earlier
 HOLD_TIMEOUT = 15.0  # seconds for one member to take the update; a stalled transfer ends earlier
 LEAST_COLLECT_TIMEOUT = 5.0  # seconds; a round of tiny steps must survive a member that is busy starting up
+TIMER_SLACK = 1e-6  # seconds; an event loop may run a timer that much before its time
 LEAST_RETRY_INTERVAL = 0.25  # seconds after a failed attempt; else a quarter of an interval, five steps of twenty
 FIRST_STEP_SECONDS = 0.1  # until a member has said how long its steps are
 LATENESS_MEMORY = 64  # arrivals from which the grace window is learnt: about the last ten rounds of a small swarm
@@ -113,7 +114,7 @@ class Leader:
         self._step_seconds[peer] = request.step_seconds
         if self._round is None:
             self._round = self._new_round()
-        self._round.register(peer, self._runtime.clock.monotonic())
+        self._round.register(peer, self._runtime.clock.monotonic(), request.step_seconds)
         self._wake.set()
         return Registered(accepted=True, head=own, reason="")
 
@@ -145,11 +146,12 @@ class Leader:
                 this_round.decline(peer, reason)
                 self._wake.set()
             raise Refused("invalid", reason) from None
+        now = self._runtime.clock.monotonic()
+        if this_round is not None and this_round.called_at:
+            self._lateness.append(now - this_round.called_at)
         if this_round is None or this_round is not self._round or not this_round.accepts(peer):
             raise Refused("closed", "the round closed while the contribution arrived")
-        now = self._runtime.clock.monotonic()
         self._received[peer] = received
-        self._lateness.append(now - this_round.called_at)
         this_round.arrive(peer, now)
         self._wake.set()
         return Done()
@@ -179,7 +181,7 @@ class Leader:
         interval = rounds.inner_steps * step_seconds
         times = RoundTimes(
             interval=interval, lonely_window=rounds.lonely_intervals * interval,
-            grace_window=grace_window(list(self._lateness), interval, rounds.grace_fraction),
+            grace_window=grace_window(self._lateness, step_seconds=step_seconds, longest=rounds.grace_fraction * interval),
             collect_timeout=max(interval, LEAST_COLLECT_TIMEOUT),
         )  # fmt: skip
         return Round(
@@ -197,7 +199,7 @@ class Leader:
     async def _advance(self) -> float | None:
         """Carry out what is decided now; return when to look again (None: after the next event)."""
         while self._round is not None:
-            now = self._runtime.clock.monotonic()
+            now = self._runtime.clock.monotonic() + TIMER_SLACK
             decision = self._round.decide(now)
             if isinstance(decision, Wait):
                 return decision.until
@@ -236,7 +238,7 @@ class Leader:
         self._received = {}
         again = self._new_round()
         again.not_before = self._runtime.clock.monotonic() + max(LEAST_RETRY_INTERVAL, this_round.times.interval / 4)
-        again.registered = dict(this_round.registered)
+        again.registered, again.leads = dict(this_round.registered), dict(this_round.leads)
         self._round = again
 
     async def _close(self, this_round: Round, decision: Close) -> None:

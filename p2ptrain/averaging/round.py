@@ -3,6 +3,7 @@
 A round of a fragment belongs to one head and one leader.
 
     GATHERING   members register; when the interval since the head is over and there is a quorum, the leader calls them
+                (who takes long from one step boundary to the next is called that much earlier)
     COLLECTING  each called member snapshots its work and sends it; the round closes when all have answered, or at the
                 end of the grace window after a quorum (Decoupled DiLoCo, arXiv:2604.21428)
     CLOSED      the list is frozen; what comes later waits for the next round
@@ -12,6 +13,7 @@ chain. A swarm that shrank does not wait for ever: after the lonely window the r
 lost or declines is not waited for.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -44,10 +46,11 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Ask these members for their work."""
+    """Ask these members for their work; an early call leaves the others for later."""
 
     members: tuple[PeerId, ...]
     reason: str
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +85,17 @@ class Round:
     """Do not wait for the interval or for a majority: the run is being drained, and who has no work says so."""
     phase: Phase = Phase.GATHERING
     registered: dict[PeerId, float] = field(default_factory=dict)  # peer -> when it registered
+    leads: dict[PeerId, float] = field(default_factory=dict)  # peer -> how much earlier than the others it is called (s)
     called_at: float = 0.0
     outstanding: set[PeerId] = field(default_factory=set)
     arrived: dict[PeerId, float] = field(default_factory=dict)  # peer -> when its contribution was complete
     absent: dict[PeerId, str] = field(default_factory=dict)  # peer -> why it is not in this round
 
-    def register(self, peer: PeerId, now: float) -> None:
+    def register(self, peer: PeerId, now: float, step_seconds: float = 0.0) -> None:
+        """A member is ready; it answers a call at its next step boundary, at most `step_seconds` later."""
         self.registered.setdefault(peer, now)
+        is_slow = step_seconds > self.times.grace_window
+        self.leads[peer] = min(step_seconds, self.times.interval / 2) if is_slow else 0.0
 
     def arrive(self, peer: PeerId, now: float) -> None:
         """A called member's contribution is complete and valid."""
@@ -109,7 +116,7 @@ class Round:
 
     def accepts(self, peer: PeerId) -> bool:
         """Whether this member was called and has not answered yet."""
-        return self.phase is Phase.COLLECTING and peer in self.outstanding
+        return self.phase is not Phase.CLOSED and peer in self.outstanding
 
     def quorum(self, now: float) -> int:
         """Return how many members a round needs at this time."""
@@ -126,21 +133,29 @@ class Round:
         return Wait(None, "the round is closed")
 
     def call(self, decision: Call, now: float) -> None:
-        self.phase, self.called_at, self.outstanding = Phase.COLLECTING, now, set(decision.members)
+        """The members of a decision have been called; the first call that is not an early one opens the collection."""
+        self.outstanding |= set(decision.members)
+        if not decision.early:
+            self.phase, self.called_at = Phase.COLLECTING, now
 
     def close(self) -> None:
         self.phase = Phase.CLOSED
 
     def _decide_to_call(self, now: float) -> Decision:
         due_at = self.not_before if self.in_a_hurry else max(self.opened_at + self.times.interval, self.not_before)
-        if now < due_at:
-            return Wait(due_at, f"not due for {due_at - now:.2f} s")
         num_registered, quorum = len(self.registered), self.quorum(now)
+        members = sorted(self.registered, key=lambda peer: (self.registered[peer], peer))[: self.max_members]
+        uncalled = [peer for peer in members if peer not in self.outstanding | set(self.arrived) | set(self.absent)]
+        if now < due_at:
+            slow = tuple(sorted(peer for peer in uncalled if self.leads[peer] and now >= due_at - self.leads[peer]))
+            if slow and num_registered >= quorum:
+                return Call(slow, f"{len(slow)} members need long to answer", early=True)
+            look_at = min([due_at, *(due_at - self.leads[peer] for peer in uncalled if now < due_at - self.leads[peer])])
+            return Wait(look_at, f"not due for {due_at - now:.2f} s")
         if num_registered < quorum:
             lonely_at = self.opened_at + self.times.lonely_window
             return Wait(lonely_at if now < lonely_at else None, f"{num_registered} of {quorum} members needed for a quorum")
-        members = sorted(self.registered, key=lambda peer: (self.registered[peer], peer))[: self.max_members]
-        return Call(tuple(sorted(members)), f"{len(members)} members are ready")
+        return Call(tuple(sorted(uncalled)), f"{len(members)} members are ready")
 
     def _decide_to_close(self, now: float) -> Decision:
         quorum = self.quorum(now)
@@ -152,7 +167,8 @@ class Round:
                 return Abort(f"{len(members)} of {quorum} contributions needed for a quorum, and nobody is left to wait for")
             return Close(members, f"all {len(members)} members contributed")
         if len(members) >= quorum:
-            grace_ends_at = sorted(self.arrived.values())[quorum - 1] + self.times.grace_window
+            grace_window = self.times.collect_timeout / 4 if self.in_a_hurry else self.times.grace_window
+            grace_ends_at = max(self.called_at, sorted(self.arrived.values())[quorum - 1]) + grace_window
             if now >= grace_ends_at:
                 return Close(members, f"grace window ended with {len(members)} of {len(members) + len(self.outstanding)} members")
             return Wait(grace_ends_at, f"quorum reached, waiting for {len(self.outstanding)} late members")
@@ -162,14 +178,12 @@ class Round:
         return Wait(gives_up_at, f"{len(members)} of {quorum} contributions needed for a quorum")
 
 
-def grace_window(lateness: list[float], interval: float, grace_fraction: float) -> float:
-    """Return how long to wait for late members after a quorum (s).
+def grace_window(lateness: Sequence[float], *, step_seconds: float, longest: float) -> float:
+    """Return how long to wait for late members after a quorum (s), at most `longest`: everybody's return waits for it.
 
-    At least the 90th percentile of how late members were lately (seconds from the call to the complete contribution),
-    so that who is usually in stays in; at most `grace_fraction` of an interval, since everybody's return waits for it.
+    At least the 90th percentile of how late members were lately (seconds from the call to the complete contribution,
+    of those too who came too late), and never less than a step and a half: a snapshot waits for a step boundary.
     """
-    most = grace_fraction * interval
-    if not lateness:
-        return most
     ordered = sorted(lateness)
-    return min(most, max(0.25 * most, ordered[int(0.9 * (len(ordered) - 1))]))
+    usual = ordered[int(0.9 * (len(ordered) - 1))] if ordered else longest
+    return min(longest, max(usual, 1.5 * step_seconds))

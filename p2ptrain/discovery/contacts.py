@@ -14,6 +14,7 @@ from typing import Final
 from p2ptrain.errors import IdentityInUseError, IncompatibleError, LinkError, NetworkError, P2PTrainError
 from p2ptrain.ids import PeerId
 from p2ptrain.link import LinkPeer
+from p2ptrain.net.connector import SelfDialError
 from p2ptrain.net.transport import Transport
 from p2ptrain.runtime import Runtime
 from p2ptrain.tasks import TaskOwner
@@ -85,14 +86,15 @@ class Contacts:
             else:
                 contact.needed.clear()
 
-    def verdict(self) -> P2PTrainError | None:
-        """Return the error that no retry will cure: our identity is in use, or every address names another run."""
+    def identity_in_use(self) -> IdentityInUseError | None:
+        """Return what an address said if it knows another live process with our identity."""
+        failures = (contact.failure for contact in self._contacts)
+        return next((failure for failure in failures if isinstance(failure, IdentityInUseError)), None)
+
+    def hopeless(self) -> P2PTrainError | None:
+        """Return an error that no retry will cure: every bootstrap address trains another run, or speaks otherwise."""
         failures = [contact.failure for contact in self._bootstrap()]
-        for failure in failures:
-            if isinstance(failure, IdentityInUseError):
-                return failure
-        hopeless = failures and all(isinstance(failure, LinkError | IncompatibleError) for failure in failures)
-        return failures[0] if hopeless else None
+        return failures[0] if all(isinstance(failure, LinkError | IncompatibleError) for failure in failures) else None
 
     def report(self) -> str:
         """Return one line per bootstrap address: the address, why it is not connected, how long the attempt took."""
@@ -120,7 +122,7 @@ class Contacts:
             contact.failure = NetworkError("timed out")
         except P2PTrainError as error:
             contact.failure = error
-            contact.is_myself = isinstance(error, NetworkError) and error.reason == "this is myself"
+            contact.is_myself = isinstance(error, SelfDialError)
         else:
             contact.failure = None
             contact.reached_at = self._runtime.clock.monotonic()

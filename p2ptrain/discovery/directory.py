@@ -51,7 +51,7 @@ class Directory:
             transport=self._transport,
             events=self._events,
             check=EntryCheck(self._transport.run_id, self._runtime.clock),
-            record_of=self._members.signed_record,
+            record_of=self._record_of,
             receive=self._members.receive,
         )
         await self._table.start()
@@ -61,15 +61,19 @@ class Directory:
 
     async def leave(self) -> None:
         """Replace the published record by the newest, the farewell if the members have left, and stop."""
+        if self._table is not None:
+            try:
+                async with asyncio.timeout(LEAVE_TIMEOUT):
+                    await self._publish_own(self._table)
+            except TimeoutError:
+                pass
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop without a word."""
         await self._tasks.close()
-        if self._table is None:
-            return
-        try:
-            async with asyncio.timeout(LEAVE_TIMEOUT):
-                await self._publish_own(self._table)
-        except TimeoutError:
-            pass
-        await self._table.close()
+        if self._table is not None:
+            await self._table.close()
 
     def publish_head(self, head: HeadRecord) -> None:
         """Publish a head, of which this peer is the first holder, with the next round of publishing."""
@@ -132,6 +136,10 @@ class Directory:
                 self._holder_lost.set()
             self._table.forget(peer)
         self._known = live
+
+    def _record_of(self, peer: PeerId) -> bytes | None:
+        """Return the signed record of a peer that is alive: nobody else is worth naming to others."""
+        return self._members.signed_record(peer) if peer in self._known else None
 
     def _own_key(self) -> bytes:
         return member_key(self._transport.run_id, bucket_of(self._transport.peer_id))

@@ -54,10 +54,10 @@ class Gossip:
         self._tasks.spawn("spread news", self._spread_news_forever())
 
     def spread(self, peers: Iterable[PeerId]) -> None:
-        """Pass on the records of peers that came or left."""
+        """Pass on the records of peers that came, and the farewells of those that left."""
         for peer in peers:
             entry = self._roster.view.get(peer)
-            if entry is not None:
+            if entry is not None and (entry.record.gone or peer in self._roster.live):
                 self._news[peer] = entry.signed
         if self._news:
             self._has_news.set()

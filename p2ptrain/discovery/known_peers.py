@@ -8,7 +8,7 @@ from typing import Final
 
 import msgpack
 
-from p2ptrain.ids import parse_peer_id
+from p2ptrain.ids import PeerId, parse_peer_id
 from p2ptrain.link import LinkPeer, check_dialable
 from p2ptrain.runtime import Address, Runtime
 from p2ptrain.wire.messages import unpack
@@ -25,8 +25,10 @@ async def load(runtime: Runtime) -> list[LinkPeer]:
 
 async def save(runtime: Runtime, seen: Iterable[LinkPeer], remembered: Iterable[LinkPeer]) -> list[LinkPeer]:
     """Write those seen now, then those remembered from before; return what was written."""
-    newest_first = {entry.peer: entry for entry in [*seen, *remembered][::-1]}
-    known = list(newest_first.values())[::-1][:MAX_KNOWN_PEERS]
+    newest: dict[PeerId, LinkPeer] = {}
+    for entry in (*seen, *remembered):
+        newest.setdefault(entry.peer, entry)
+    known = list(newest.values())[:MAX_KNOWN_PEERS]
     await runtime.compute.run(runtime.storage.write, STORAGE_NAME, encode(known))
     return known
 

@@ -31,6 +31,7 @@ RENEW_INTERVAL: Final = MAX_LIFETIME / 3  # seconds: two renewals may be lost be
 MIN_RECORD_INTERVAL: Final = 5.0  # seconds between two records at least
 RECORD_INTERVAL_PER_MEMBER: Final = 0.5  # seconds: the whole view tells two new records a second at most, 0.5 kB
 REDIAL_WINDOW: Final = 0.25  # seconds over which the peers of one that died spread their attempts to reach it
+NEWCOMER_WINDOW: Final = 15.0  # seconds after its start in which a process that meets its double gives way
 LEAVE_TIMEOUT: Final = 1.0  # seconds for the farewell
 CHECK_INTERVAL: Final = 5.0  # seconds between looks for records that have expired
 SAVE_INTERVAL: Final = 60.0  # seconds between writes of the known peers
@@ -64,7 +65,7 @@ class Members:
             transport=transport,
             tasks=self._tasks,
             roster=self._roster,
-            receive=self._receive,
+            receive=self.receive,
             on_failed=self._lost,
         )
         self._contacts = Contacts(
@@ -78,7 +79,10 @@ class Members:
         self._changes: dict[str, Any] = {}  # of the own record, not yet signed
         self._changed, self._decided = asyncio.Event(), asyncio.Event()
         self._callbacks: list[Callable[[], None]] = []
-        self._said_isolated = self._left = False
+        self._fatal_callbacks: list[Callable[[P2PTrainError], None]] = []
+        self._fatal: P2PTrainError | None = None
+        self._started_at = runtime.clock.monotonic()
+        self._said_isolated = self._closed = False
         self.isolated_since: float | None = None
 
     @property
@@ -101,12 +105,27 @@ class Members:
         return entry.signed if entry is not None else None
 
     def receive(self, signed: Iterable[bytes]) -> None:
-        """Take in records found elsewhere, for example in the DHT."""
-        self._receive(signed)
+        """Take in signed records from anywhere: gossip, greetings, the DHT."""
+        entries = self._roster.check(signed)
+        for entry in entries:
+            if entry.peer == self._transport.peer_id and not self._closed and self._own.outbid(entry.record):
+                self._publish(self._own.signed)
+        same_machine = only_loopback(self._own.record.addresses)
+        for entry in self._roster.merge(entries):
+            addresses = believed_addresses(entry.record.addresses, same_machine=same_machine)
+            self._transport.learn(entry.peer, addresses)
+        self._settle()
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back whenever somebody came or left."""
         self._callbacks.append(callback)
+
+    def on_fatal(self, callback: Callable[[P2PTrainError], None]) -> None:
+        """Call back with an error that should end this process, even after it joined: IdentityInUseError.
+
+        Of two processes with one identity the newcomer is told; for the older one the trouble passes.
+        """
+        self._fatal_callbacks.append(callback)
 
     def update_own(self, **fields: Any) -> None:
         """Change fields of the own record; others learn of it with the next record."""
@@ -118,7 +137,7 @@ class Members:
         self._publish(self._own.signed)
         self._transport.on_connected(lambda peer: self._settle())
         self._transport.on_disconnected(self._disconnected)
-        self._transport.on_record(lambda peer, data: self._receive([data]))
+        self._transport.on_record(lambda peer, data: self.receive([data]))
         self._known_peers = [*self._known_peers, *await self._load_known_peers()]
         self._contacts.start(self._known_peers)
         self._gossip.start()
@@ -127,7 +146,7 @@ class Members:
         self._tasks.spawn("save known peers", self._save_forever())
         self._settle()
 
-    async def wait_joined(self, timeout: float) -> None:  # noqa: ASYNC109 - its end is a table, not a TimeoutError
+    async def wait_joined(self, timeout: float) -> None:
         """Wait until somebody is there; at once when no bootstrap address was given.
 
         Raises UnreachableError with one line per address, or the error that no retry cures: IdentityInUseError,
@@ -140,15 +159,14 @@ class Members:
                 await self._decided.wait()
         except TimeoutError:
             raise UnreachableError(self._contacts.report()) from None
-        verdict = self._contacts.verdict()
-        if verdict is not None and not self._roster.live:
-            raise verdict
+        if self._fatal is not None:
+            raise self._fatal
 
     async def leave(self) -> None:
         """Say goodbye to everybody who is connected, within a second, and stop. Does nothing the second time."""
-        if self._left:
+        if self._closed:
             return
-        self._left = True
+        self._closed = True
         self._publish(self._own.issue(gone=True))
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT):
@@ -157,23 +175,17 @@ class Members:
                 )
         except TimeoutError:
             pass
-        await self._tasks.close()
+        await self.close()
         await self._save_known_peers()
+
+    async def close(self) -> None:
+        """Stop without a word."""
+        self._closed = True
+        await self._tasks.close()
 
     def _publish(self, signed: bytes) -> None:
         self._roster.view.own = Entry(self._own.record, signed)
         self._transport.set_own_record(signed)
-
-    def _receive(self, signed: Iterable[bytes]) -> None:
-        entries = self._roster.check(signed)
-        for entry in entries:
-            if entry.peer == self._transport.peer_id and not self._left and self._own.outbid(entry.record):
-                self._publish(self._own.signed)
-        same_machine = only_loopback(self._own.record.addresses)
-        for entry in self._roster.merge(entries):
-            addresses = believed_addresses(entry.record.addresses, same_machine=same_machine)
-            self._transport.learn(entry.peer, addresses)
-        self._settle()
 
     def _disconnected(self, peer: PeerId) -> None:
         self._settle()
@@ -181,7 +193,7 @@ class Members:
 
     def _lost(self, peer: PeerId) -> None:
         """Find out whether a peer whose connection broke, or who could not be called, is still there."""
-        if peer in self._roster.live and peer not in self._roster.connected and not self._left:
+        if peer in self._roster.live and peer not in self._roster.connected and not self._closed:
             self._tasks.spawn("dial a lost peer", self._dial_lost(peer))
 
     async def _dial_lost(self, peer: PeerId) -> None:
@@ -199,12 +211,22 @@ class Members:
         self._settle()
 
     def _missed(self) -> None:
-        """A bootstrap or remembered address did not answer."""
-        if self._contacts.verdict() is not None:
-            self._decided.set()
+        """An address could not be reached, or turned us away."""
+        if self._fatal is None:
+            self._judge()
         if self.isolated_since is not None and not self._said_isolated:
             self._said_isolated = True
             self._events.emit("isolated", since=self.isolated_since)
+
+    def _judge(self) -> None:
+        """Decide whether what the addresses say should end this process."""
+        is_newcomer = self._runtime.clock.monotonic() - self._started_at < NEWCOMER_WINDOW
+        in_use = self._contacts.identity_in_use() if is_newcomer else None
+        self._fatal = in_use or (None if self._roster.live else self._contacts.hopeless())
+        if self._fatal is not None:
+            self._decided.set()
+            for tell in self._fatal_callbacks:
+                tell(self._fatal)
 
     def _settle(self) -> None:
         """Draw the consequences of whatever changed."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from p2ptrain.config import RunConfig
 from p2ptrain.errors import NetworkError, Refused, RemoteProtocolError, StateSyncError
 from p2ptrain.events import Events
-from p2ptrain.fragments.archive import Archive
+from p2ptrain.fragments.archive import MAX_COMMITS, Archive
 from p2ptrain.fragments.chain import ChainError, Commit, Ledger, Verify, check_commit
 from p2ptrain.fragments.donor import Donors
 from p2ptrain.fragments.layout import Fragment
@@ -87,7 +87,7 @@ class Follower:
             return False
         self._report_forks(commit)
         self.archive.remember(commit, state.ledger)
-        depth = self._depth_of_reorganisation(old, commit)
+        depth = self._depth_of_fork(commit) or 0
         self.archive.adopt(commit, state)
         if depth:
             self._events.emit("reorg", fragment=self.fragment.index, depth=depth, **{"from": old.digest.hex(), "to": commit.digest.hex()})
@@ -119,14 +119,14 @@ class Follower:
             return
         ancestor = self.archive.commit(path[0].parent)
         assert ancestor is not None  # _path_to ends at a known commit
-        depth = self.archive.depth_from_head(ancestor.digest)
+        depth = self._depth_of_fork(ancestor)
         if depth is None or depth > self._config.limits.max_reorg:
             raise ChainError(f"deep reorganisation refused: the fork began {'out of sight' if depth is None else f'{depth} commits ago'}")
         ledgers = await self._runtime.compute.run(self._check_path, path, ancestor)
         for commit, ledger in zip(path, ledgers, strict=True):
             self._report_forks(commit)
             self.archive.remember(commit, ledger)
-        if depth == 0 and len(path) <= MAX_REPLAY:
+        if ancestor.digest == self.archive.head.digest and len(path) <= MAX_REPLAY:
             try:
                 await self._replay(path, candidate)
                 return
@@ -139,7 +139,7 @@ class Follower:
         """Return the commits from a known one (exclusive) to the candidate, oldest first; empty when we are too far behind."""
         if candidate.commit is not None and self.archive.commit(candidate.commit.parent) is not None:
             return [candidate.commit]
-        known = [commit.digest for commit in self.archive.chain(self.archive.head.digest, 1 << 16)]
+        known = [commit.digest for commit in self.archive.chain(self.archive.head.digest, MAX_COMMITS)]
         path = await self._donors.commits(self.fragment.index, candidate.digest, _spread(known), candidate.sources)
         held = next((index for index in range(len(path), 0, -1) if self.archive.commit(path[index - 1].parent) is not None), 0)
         return path[held - 1 :] if held else []
@@ -220,13 +220,10 @@ class Follower:
             for sibling in self.archive.siblings(commit):
                 self._events.emit("fork", fragment=self.fragment.index, version=commit.version, a=sibling.digest.hex(), b=commit.digest.hex())
 
-    def _depth_of_reorganisation(self, old: Commit, new: Commit) -> int:
-        """Return how many commits of our chain the new head gives up (it is remembered already)."""
-        for commit in self.archive.chain(new.digest, 1 << 16):
-            depth = self.archive.depth_from_head(commit.digest)
-            if depth is not None:
-                return depth
-        return 0
+    def _depth_of_fork(self, commit: Commit) -> int | None:
+        """Return how many commits of our chain a known commit gives up (0: none); None when they have no known ancestor."""
+        depths = (self.archive.depth_from_head(ancestor.digest) for ancestor in self.archive.chain(commit.digest, MAX_COMMITS))
+        return next((depth for depth in depths if depth is not None), None)
 
 
 def _spread(digests: Sequence[Digest]) -> list[Digest]:

@@ -4,7 +4,8 @@ import math
 from typing import Any
 
 from p2ptrain.ids import digest, format_run_id
-from p2ptrain.monitor.snapshot import HeadStatus, PeerStatus
+from p2ptrain.link import LinkPeer
+from p2ptrain.monitor.snapshot import MAX_MEMBERS_NAMED, HeadStatus, PeerStatus
 from p2ptrain.peer import Peer
 
 
@@ -45,7 +46,14 @@ def status_of(peer: Peer) -> PeerStatus:
         num_connections=counters["num_connections"],
         bytes_sent=counters["bytes_sent"],
         bytes_received=counters["bytes_received"],
+        members=_members(peer),
     )  # fmt: skip
+
+
+def _members(peer: Peer) -> tuple[str, ...]:
+    """Return the others that are alive and where they can be dialled, for whoever asks the whole swarm."""
+    dialable = [record for record in peer.members.live() if record.addresses]
+    return tuple(str(LinkPeer(record.peer, record.addresses[0])) for record in dialable[:MAX_MEMBERS_NAMED])
 
 
 def _phase(peer: Peer) -> str:

@@ -229,13 +229,13 @@ def _head(head: HeadStatus) -> str:
 
 def _table(status: SwarmStatus) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("peer", "role", "doing"):
+    for name in ("peer", "doing"):
         table.add_column(name)
-    for name in ("tokens/s", "loss", "steps", "tokens", "merged", "behind", "computing", "peers"):
+    for name in ("tokens/s", "loss", "steps", "tokens", "merged", "behind", "busy", "connected"):
         table.add_column(name, justify="right")
     for peer in status.peers:
         table.add_row(
-            short(peer.peer), Text(printable(peer.role)), Text(printable(peer.phase)), amount(peer.tokens_per_second),
+            short(peer.peer), Text(printable(peer.phase)), amount(peer.tokens_per_second),
             level(peer.loss), amount(peer.inner_steps), amount(peer.tokens), amount(peer.tokens_merged),
             str(status.staleness(peer)), f"{peer.utilisation:.0%}", str(peer.num_connections),
         )  # fmt: skip

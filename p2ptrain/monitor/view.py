@@ -7,7 +7,7 @@ so they are counted and summed up; what changes the volunteer's situation gets a
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -133,7 +133,7 @@ def counts(status: PeerStatus) -> str:
     return f"{status.trainers_alive} alive, {status.in_the_round} in the round, {status.merged} merged"
 
 
-def screen(status: PeerStatus, latest: deque[str]) -> RenderableType:
+def screen(status: PeerStatus, latest: Iterable[str]) -> RenderableType:
     """Return the whole screen."""
     rows = {
         "now": what_it_does(status),

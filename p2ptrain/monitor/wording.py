@@ -35,13 +35,11 @@ def printable(text: str) -> str:
 
 def amount(number: float) -> str:
     """Return a large count in three digits: 950, 12.3k, 4.56M."""
-    if abs(number) < 999.5:
-        return f"{number:.0f}"
-    for unit in "kMG":
+    num_thousands = 0
+    while abs(number) >= 999.5 and num_thousands < 3:
         number /= 1000.0
-        if abs(number) < 999.5:
-            break
-    return f"{number:.3g}{unit}"
+        num_thousands += 1
+    return f"{number:.3g}{' kMG'[num_thousands]}" if num_thousands else f"{number:.0f}"
 
 
 def level(number: float) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 from p2ptrain.wire.frames import MAX_PIECE_BYTES
 
 WINDOW_BYTES: Final = 1024 * 1024  # credit of a stream: 1 MiB keeps 80 Mbit/s busy at 100 ms
+GRANT_BYTES: Final = 128 * 1024  # how much is received between two grants; on a slow link they are also signs of life
 GROWTH_BYTES: Final = 4 * 1024 * 1024  # how far a body's memory runs ahead of its bytes
 
 Buffer = bytes | bytearray | memoryview
@@ -72,9 +73,9 @@ class IncomingBody:
         return self._memory
 
     def grant(self) -> int:
-        """Return how much credit to give now: 0 while at least half a window is still out."""
+        """Return how much credit to give now: what has been used up, once it is enough to be worth a frame."""
         out_bytes = self._granted_bytes - self.received_bytes
-        if out_bytes > WINDOW_BYTES // 2:
+        if WINDOW_BYTES - out_bytes < GRANT_BYTES:
             return 0
         more = min(WINDOW_BYTES - out_bytes, self._size - self._granted_bytes)
         self._granted_bytes += more
@@ -95,4 +96,4 @@ class IncomingBody:
         self.received_bytes += piece_bytes
 
 
-assert MAX_PIECE_BYTES <= WINDOW_BYTES // 2 <= GROWTH_BYTES
+assert MAX_PIECE_BYTES <= GROWTH_BYTES

@@ -54,7 +54,7 @@ async def shake_hands(stream: SecureStream, own: Hello, judge: Judge) -> Hello:
             await stream.write(encode_frame(own))
             hello = await _read_hello(stream, own)
             await _judge_or_part(stream, own, hello, judge)
-            await stream.write(encode_frame(Welcome()))
+            await _say(stream, Welcome())
             await _read_welcome(stream)
             return hello
     except TimeoutError:
@@ -67,9 +67,13 @@ async def _judge_or_part(stream: SecureStream, own: Hello, hello: Hello, judge: 
         await judge(hello)
     except P2PTrainError as error:
         code = next(code for code, kind in _CODES.items() if isinstance(error, kind))
-        with suppress(NetworkError):  # it may have parted first
-            await stream.write(encode_frame(Goodbye(code=code, message=str(error)[:512])))
+        await _say(stream, Goodbye(code=code, message=str(error)[:512]))
         raise
+
+
+async def _say(stream: SecureStream, head: Message) -> None:
+    with suppress(NetworkError):  # the other end may have parted first; its reason can still be read
+        await stream.write(encode_frame(head))
 
 
 async def _read_hello(stream: SecureStream, own: Hello) -> Hello:

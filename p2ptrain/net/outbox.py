@@ -1,7 +1,7 @@
 """What waits to be written on a connection: control frames first, then bodies in turn.
 
-A control frame never waits behind a body, and no body behind another: each gives one piece in its turn. Pieces grow
-while the connection is fast and shrink while it is slow, so that a slow link is not blocked by a single one.
+A control frame never waits behind a body, and no body behind another: each gives one piece in its turn. The size of
+pieces follows the speed of the connection, so that a slow link is never taken up by a single one for long.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from p2ptrain.wire.frames import MAX_PIECE_BYTES, Data, encode_frame
 from p2ptrain.wire.messages import Message
 
 MIN_PIECE_BYTES: Final = 16 * 1024  # a TLS record
-FAST_WRITE: Final = 0.05  # s for one piece: below it pieces grow
-SLOW_WRITE: Final = 0.5  # s: above it they shrink
-
+FIRST_PIECE_BYTES: Final = 64 * 1024  # until the speed is known
+PIECE_SECONDS: Final = 0.1  # how long a piece should occupy the connection
+SPEED_WINDOW: Final = 0.25  # s over which the speed is measured
 MAX_WAITING_FRAMES: Final = 2048  # more control frames than this wait only for somebody who does not read
 
 
@@ -26,7 +26,8 @@ class Outbox:
         self._control: deque[tuple[bytes, asyncio.Future[None] | None]] = deque()
         self._bodies: dict[int, tuple[OutgoingBody, asyncio.Future[None] | None]] = {}
         self._turns: deque[int] = deque()  # streams that may send a piece, the next one first
-        self._piece_bytes = MIN_PIECE_BYTES * 4
+        self._piece_bytes = FIRST_PIECE_BYTES
+        self._window_began_at = self._window_bytes = 0.0
         self._filled = asyncio.Event()
 
     @property
@@ -69,12 +70,14 @@ class Outbox:
         self._filled.clear()
         return [], None
 
-    def adapt(self, seconds: float) -> None:
-        """Choose the size of the next pieces by how long the last one took to write."""
-        if seconds < FAST_WRITE:
-            self._piece_bytes = min(self._piece_bytes * 2, MAX_PIECE_BYTES)
-        elif seconds > SLOW_WRITE:
-            self._piece_bytes = max(self._piece_bytes // 2, MIN_PIECE_BYTES)
+    def adapt(self, now: float, written_bytes: int) -> None:
+        """Choose the size of the next pieces by how fast the last ones were taken."""
+        self._window_bytes += written_bytes
+        elapsed = now - self._window_began_at
+        if elapsed >= SPEED_WINDOW:
+            wanted_bytes = int(self._window_bytes / elapsed * PIECE_SECONDS)
+            self._piece_bytes = min(max(wanted_bytes, MIN_PIECE_BYTES), MAX_PIECE_BYTES)
+            self._window_began_at, self._window_bytes = now, 0.0
 
     def _take_piece(self, stream: int) -> tuple[list[bytes | memoryview], asyncio.Future[None] | None]:
         body, written = self._bodies[stream]

@@ -9,7 +9,7 @@ streams, and after the last one the connection is closed.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ from p2ptrain.wire.messages import Message
 PING_INTERVAL: Final = 20.0  # s of silence before we ask; home routers forget a connection after a few minutes
 PONG_TIMEOUT: Final = 10.0
 WRITE_TIMEOUT: Final = 30.0  # s for one piece to leave: slower than 8 kB/s, or somebody who does not read
+WAITED: Final = 0.001  # s: a write that took longer had to wait for the other end
 IDLE_BULK_TIMEOUT: Final = 120.0  # s without a call before a bulk connection is given back
 RETIRE_TIMEOUT: Final = 10.0  # s that a retired, idle connection waits for the other end's RETIRE
 
@@ -149,25 +150,30 @@ class Session:
     # Writing, and noticing silence.
 
     async def _write(self) -> None:
-        clock = self._context.clock
         try:
             while self.ended is None:
                 buffers, written = self._outbox.take()
                 if not buffers:
                     await self._outbox.wait()
                     continue
-                began_at = clock.monotonic()
-                async with asyncio.timeout(WRITE_TIMEOUT):
-                    await self._stream.write(*buffers)
-                if len(buffers) > 1:
-                    self._outbox.adapt(clock.monotonic() - began_at)
-                self.num_sent_bytes += sum(map(len, buffers))
+                await self._write_frame(buffers)
                 if written is not None and not written.done():
                     written.set_result(None)
         except NetworkError as error:
             self.end(NetworkError(f"the connection to {short(self.peer)} ended: {error.reason}"))
         except TimeoutError:
             self.end(NetworkError(f"{short(self.peer)} has read nothing for {WRITE_TIMEOUT:g} s"))
+
+    async def _write_frame(self, buffers: Sequence[bytes | memoryview]) -> None:
+        clock, written_bytes = self._context.clock, sum(map(len, buffers))
+        began_at = clock.monotonic()
+        async with asyncio.timeout(WRITE_TIMEOUT):
+            await self._stream.write(*buffers)
+        written_at = clock.monotonic()
+        if written_at - began_at > WAITED:
+            self._heard_at = written_at  # the other end has taken bytes off our hands: on a slow link its only sign
+        self.num_sent_bytes += written_bytes
+        self._outbox.adapt(written_at, written_bytes)
 
     async def probe(self, timeout: float) -> bool:
         """Return whether the other end answers a ping within so many seconds."""
@@ -185,13 +191,19 @@ class Session:
         while True:
             silence = clock.monotonic() - self._heard_at
             await asyncio.sleep(max(PING_INTERVAL - silence, 1.0))
-            if clock.monotonic() - self._heard_at >= PING_INTERVAL and not await self.probe(PONG_TIMEOUT):
-                self.end(NetworkError(f"{short(self.peer)} was silent for {PING_INTERVAL + PONG_TIMEOUT:g} s"))
+            await self._ask_after_silence()
             idle_seconds = clock.monotonic() - self.used_at if self.is_idle else 0.0
             if self.lane == "bulk" and idle_seconds > IDLE_BULK_TIMEOUT:
                 self.retire()
             if self._sent_retire and idle_seconds > RETIRE_TIMEOUT:
                 self.end(NetworkError(f"the connection to {short(self.peer)} was retired"))
+
+    async def _ask_after_silence(self) -> None:
+        heard_at = self._heard_at
+        if self._context.clock.monotonic() - heard_at < PING_INTERVAL or await self.probe(PONG_TIMEOUT):
+            return
+        if self._heard_at == heard_at:  # otherwise the PONG is merely late, behind a body
+            self.end(NetworkError(f"{short(self.peer)} was silent for {PING_INTERVAL + PONG_TIMEOUT:g} s"))
 
     # Ending.
 

@@ -9,9 +9,11 @@ import resource
 from dataclasses import dataclass
 from typing import Final
 
-RESERVED_DESCRIPTORS: Final = 40  # standard streams, the loop, libraries, checkpoints, handshakes under way
+RESERVED_DESCRIPTORS: Final = 40  # standard streams, the loop, libraries, checkpoints, connections that are ending
+CONNECTION_SHARE: Final = 0.8  # of the rest; handshakes may take a quarter as many again (TransportLimits.within)
 MAX_CONNECTIONS: Final = 512  # a partial view has at most 128 peers with two connections each; a bootstrap has more
 MIN_CONNECTIONS: Final = 4
+UNLIMITED: Final = 1 << 20
 COMFORTABLE_CONNECTIONS: Final = 64  # below this a peer works, with fewer neighbours
 
 
@@ -32,12 +34,13 @@ def raise_descriptor_limit() -> ConnectionBudget:
             soft = hard
         except (OSError, ValueError):
             pass  # some systems announce a hard limit that they do not grant: the soft one stands
-    return budget_for(MAX_CONNECTIONS + RESERVED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft)
+    return budget_for(UNLIMITED if soft == resource.RLIM_INFINITY else soft)
 
 
 def budget_for(num_descriptors: int) -> ConnectionBudget:
     """Return the connection budget of a process that may open so many files."""
-    connections = min(max(num_descriptors - RESERVED_DESCRIPTORS, MIN_CONNECTIONS), MAX_CONNECTIONS)
+    affordable = int((num_descriptors - RESERVED_DESCRIPTORS) * CONNECTION_SHARE)
+    connections = min(max(affordable, MIN_CONNECTIONS), MAX_CONNECTIONS)
     if connections >= COMFORTABLE_CONNECTIONS:
         return ConnectionBudget(connections, None)
     return ConnectionBudget(

@@ -146,8 +146,9 @@ class SimStream:
         await self.incoming.read_into(view)
 
     async def write(self, *buffers: bytes | bytearray | memoryview) -> None:
-        if self._ended is not None:
-            raise NetworkError(self._ended)
+        ended = self._ended or self.incoming.ended
+        if ended is not None:
+            raise NetworkError(ended)
         for buffer in buffers:
             self._outgoing.write(bytes(buffer))
         await self._outgoing.drained()

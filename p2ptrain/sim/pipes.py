@@ -66,7 +66,7 @@ class Pipe:
         self._buffer = bytearray()
         self._changed = asyncio.Event()
         self._unsent_bytes = self._unread_bytes = 0
-        self._ended: str | None = None
+        self.ended: str | None = None  # why, once it has
         self.num_delivered_bytes = 0
 
     def write(self, data: bytes) -> None:
@@ -86,7 +86,7 @@ class Pipe:
 
     def break_off(self, reason: str) -> None:
         """End for both sides, now: what has arrived can still be read."""
-        self._ended = self._ended or reason
+        self.ended = self.ended or reason
         self._changed.set()
 
     async def drained(self) -> None:
@@ -113,8 +113,8 @@ class Pipe:
             self._pass_or_hold(arrive)
 
     async def _change(self) -> None:
-        if self._ended is not None:
-            raise NetworkError(self._ended)
+        if self.ended is not None:
+            raise NetworkError(self.ended)
         self._changed.clear()
         await self._changed.wait()
 
@@ -138,7 +138,7 @@ class Pipe:
             land()
 
     def _arrive(self, piece: bytes) -> None:
-        if self._ended is None:
+        if self.ended is None:
             self._buffer += piece
             self.num_delivered_bytes += len(piece)
             self._changed.set()

@@ -13,6 +13,7 @@ import asyncio
 import random
 import re
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from p2ptrain.errors import StorageError
@@ -95,7 +96,8 @@ class SimCompute:
         return drive
 
     def post(self, function: Callable[..., None], *args: Any) -> None:
-        asyncio.get_running_loop().call_soon(function, *args)
+        with suppress(RuntimeError):  # outside a run there is no loop any more
+            asyncio.get_running_loop().call_soon(function, *args)
 
     def kill(self) -> None:
         for drive in self._drives:

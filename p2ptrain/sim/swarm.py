@@ -21,7 +21,8 @@ from p2ptrain.events import Event, Events
 from p2ptrain.link import JoinLink
 from p2ptrain.net.identity import Identity
 from p2ptrain.peer import Peer, PeerOptions
-from p2ptrain.runtime import Address
+from p2ptrain.ids import PeerId
+from p2ptrain.runtime import Address, Runtime
 from p2ptrain.sim.checkers import Checkers
 from p2ptrain.sim.ports import SimWorld
 
@@ -39,6 +40,7 @@ class SimSwarm:
         self.world = SimWorld(seed=seed, latency=latency)
         self.checkers = Checkers()
         self.peers: dict[str, Peer] = {}  # alive, by host
+        self.hosts: dict[PeerId, str] = {}
         self.events: list[tuple[str, Event]] = []  # host and event, in order
         self._identities: dict[str, Identity] = {}
         self._num_hosts = 0
@@ -71,36 +73,57 @@ class SimSwarm:
     async def host(self, *, train: bool = True, step_seconds: float = STEP_SECONDS) -> str:
         """Start the first peer, which makes the run; return its host."""
         name = self._new_host()
-        return await self._start(name, step_seconds, lambda *parts: Peer.host(parts[0], parts[1], self.config, _options(name, train), parts[2]))
+        runtime, identity, events = self._process(name, step_seconds)
+        await self._start(name, await Peer.hosting(runtime, identity, self.config, _options(name, train), events))
+        return name
 
-    async def join(self, *, train: bool = True, step_seconds: float = STEP_SECONDS) -> str:
-        """Start one more peer, which joins by the link of a live one; return its host."""
-        return await self._join(self._new_host(), train, step_seconds)
+    async def join(self, *, train: bool = True, step_seconds: float = STEP_SECONDS, hidden: bool = False, wall_skew: float = 0.0) -> str:
+        """Start one more peer, which joins by the link of a live one; return its host. Nobody can dial a `hidden` one."""
+        name = self._new_host()
+        if hidden:
+            self.world.network.hide(name)
+        return await self.restart(name, train=train, step_seconds=step_seconds, wall_skew=wall_skew)
 
-    async def restart(self, name: str, *, step_seconds: float = STEP_SECONDS) -> str:
+    async def start_with_link(self, link: JoinLink) -> str:
+        """Start one more peer with this very link."""
+        name = self._new_host()
+        runtime, identity, events = self._process(name, STEP_SECONDS)
+        await self._start(name, Peer.joining(runtime, identity, link, _options(name, True), events))
+        return name
+
+    async def resume(self, name: str) -> str:
+        """Let a killed peer host the run again that it hosted before."""
+        runtime, identity, events = self._process(name, STEP_SECONDS)
+        await self._start(name, await Peer.hosting(runtime, identity, self.config, _options(name, True), events))
+        return name
+
+    async def restart(self, name: str, *, train: bool = True, step_seconds: float = STEP_SECONDS, wall_skew: float = 0.0) -> str:
         """Start a killed peer again on its disk, with its identity."""
-        return await self._join(name, True, step_seconds)
-
-    async def _join(self, name: str, train: bool, step_seconds: float) -> str:
         link: JoinLink = next(iter(self.peers.values())).join_link()
-        return await self._start(name, step_seconds, lambda *parts: Peer.join(parts[0], parts[1], link, _options(name, train), parts[2]))
+        runtime, identity, events = self._process(name, step_seconds, wall_skew)
+        await self._start(name, Peer.joining(runtime, identity, link, _options(name, train), events))
+        return name
 
-    async def _start(self, name: str, step_seconds: float, begin: Callable[..., Coroutine[Any, Any, Peer]]) -> str:
-        runtime = self.world.runtime(name, step_seconds=step_seconds)
+    def _process(self, name: str, step_seconds: float, wall_skew: float = 0.0) -> tuple[Runtime, Identity, Events]:
+        runtime = self.world.runtime(name, step_seconds=step_seconds, wall_skew=wall_skew)
         identity = self._identities.setdefault(name, Identity.generate(runtime.entropy))
         events = Events(runtime.clock)
         events.subscribe(lambda event: self.events.append((name, event)))
-        peer = await begin(runtime, identity, events)
+        return runtime, identity, events
+
+    async def _start(self, name: str, peer: Peer) -> None:
+        self.hosts[peer.peer_id] = name
+        peer.transport.on_message(lambda direction, method, _other: self.on_message(name, direction, method))
+        await peer.start()
         self.peers[name] = peer
         self.checkers.watch(peer)
-        peer.transport.on_message(lambda direction, method, _other: self.on_message(name, direction, method))
-        return name
 
     def kill(self, name: str) -> None:
-        """End a peer's process without a word."""
+        """End a peer's process without a word; one that is still starting fails by its dead network."""
         self.world.kill(name)
-        peer = self.peers.pop(name)
-        self._cleanups.append(asyncio.create_task(peer.abandon()))
+        peer = self.peers.pop(name, None)
+        if peer is not None:
+            self._cleanups.append(asyncio.create_task(peer.abandon()))
 
     def _new_host(self) -> str:
         self._num_hosts += 1

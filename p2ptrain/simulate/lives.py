@@ -31,13 +31,17 @@ class Life:
     born_at: float
     ended_at: float | None = None
     end: End = End.RUNNING
+    exit_code: int | None = None
     events: list[Event] = field(default_factory=list)
+    open_rounds: set[tuple[int, int]] = field(default_factory=set)
+    """(fragment, version) of the rounds that it leads now: called, and neither committed nor given up."""
     _by_kind: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list), repr=False)
 
     def hear(self, events: Iterable[Event]) -> None:
         for event in events:
             self.events.append(event)
             self._by_kind[event.kind].append(event)
+            self._follow_round(event)
 
     def close(self, end: End, at: float) -> None:
         self.end, self.ended_at = end, at
@@ -63,6 +67,11 @@ class Life:
         return "" if started is None else str(started.fields["peer"])
 
     @property
+    def was_lost(self) -> bool:
+        """Whether it ended without a chance to hand on its work."""
+        return self.end in (End.KILLED, End.CRASHED)
+
+    @property
     def is_running(self) -> bool:
         return self.end is End.RUNNING
 
@@ -80,15 +89,15 @@ class Life:
     def was_alive(self, at: float) -> bool:
         return self.born_at <= at and (self.ended_at is None or at < self.ended_at)
 
-    def open_rounds(self) -> set[tuple[int, int]]:
-        """Return (fragment, version) of the rounds that it leads now: called, and neither committed nor given up."""
-        is_open = set(map(_round, self.all("round-called")[-NUM_LATEST:]))
-        for kind in ("round-committed", "round-aborted"):
-            is_open -= set(map(_round, self.all(kind)[-NUM_LATEST:]))
-        for event in self.all("adopted")[-NUM_LATEST:]:
+    def _follow_round(self, event: Event) -> None:
+        """Keep `open_rounds` as of this event."""
+        if event.kind == "round-called":
+            self.open_rounds.add(_round(event))
+        elif event.kind in ("round-committed", "round-aborted"):
+            self.open_rounds.discard(_round(event))
+        elif event.kind == "adopted":
             fragment, version = _round(event)
-            is_open = {one for one in is_open if one[0] != fragment or one[1] > version}
-        return is_open
+            self.open_rounds = {one for one in self.open_rounds if one[0] != fragment or one[1] > version}
 
 
 def _round(event: Event) -> tuple[int, int]:

@@ -91,6 +91,23 @@ def test_a_round_in_which_nobody_has_work_is_aborted() -> None:
     assert this_round.decide(110.1) == Abort("no member had work to contribute")
 
 
+def test_a_member_with_long_steps_is_called_that_much_earlier() -> None:
+    this_round = a_round()
+    this_round.register(A, 101.0, step_seconds=3.0)
+    this_round.register(B, 101.0, step_seconds=0.1)
+    assert this_round.decide(106.0) == Wait(107.0, "not due for 4.00 s")
+    early = this_round.decide(107.0)
+    assert early == Call((A,), "1 members need long to answer", early=True)
+    this_round.call(early, 107.0)
+    assert this_round.decide(108.0) == Wait(110.0, "not due for 2.00 s") and this_round.accepts(A)
+    this_round.arrive(A, 109.0)
+    rest = this_round.decide(110.0)
+    assert isinstance(rest, Call) and rest.members == (B,) and not rest.early
+    this_round.call(rest, 110.0)
+    this_round.arrive(B, 110.1)
+    assert this_round.decide(110.1) == Close((A, B), "all 2 members contributed")
+
+
 def test_a_member_that_declines_stays_registered_and_one_that_is_lost_does_not() -> None:
     this_round = called(a_round(), A, B, C)
     this_round.decline(A, "too few steps")
@@ -144,7 +161,18 @@ def test_equal_times_are_no_ties(clock_step: float) -> None:  # BUG-A03: a clock
 
 
 def test_the_grace_window_follows_recent_lateness_within_bounds() -> None:  # BUG-A06
-    assert grace_window([], interval=10.0, grace_fraction=0.1) == 1.0
-    assert grace_window([0.5] * 10, interval=10.0, grace_fraction=0.1) == 0.5
-    assert grace_window([0.001] * 10, interval=10.0, grace_fraction=0.1) == 0.25
-    assert grace_window([60.0] * 10, interval=10.0, grace_fraction=0.1) == 1.0
+    assert grace_window([], step_seconds=0.1, longest=2.0) == 2.0
+    assert grace_window([0.5] * 10, step_seconds=0.1, longest=2.0) == 0.5
+    assert grace_window([0.001] * 10, step_seconds=0.1, longest=2.0) == pytest.approx(0.15)
+    assert grace_window([60.0] * 10, step_seconds=0.1, longest=2.0) == 2.0
+    assert grace_window([0.1] * 8 + [1.0] * 2, step_seconds=0.1, longest=2.0) == 1.0
+
+
+def test_an_early_contribution_does_not_start_the_grace_window_before_the_others_are_called() -> None:
+    this_round = a_round(parent_contributors=1)
+    this_round.register(A, 101.0, step_seconds=3.0)
+    this_round.register(B, 101.0)
+    this_round.call(Call((A,), "", early=True), 107.0)
+    this_round.arrive(A, 108.0)
+    this_round.call(Call((B,), ""), 110.0)
+    assert this_round.decide(110.5) == Wait(111.0, "quorum reached, waiting for 1 late members")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from p2ptrain.discovery.records import MemberRecord
 from p2ptrain.discovery.view import MAX_MEMBERS, Entry, PartialView
-from p2ptrain.ids import RunId, digest
+from p2ptrain.ids import PeerId, RunId, digest
 from p2ptrain.net.identity import Identity
 
 NOW = 1_800_000_000.0
@@ -98,7 +98,7 @@ def test_a_peer_never_lists_itself() -> None:
 
 
 def test_a_full_view_forgets_somebody_at_random_and_stays_at_its_capacity() -> None:
-    survivors = set()
+    survivors: set[PeerId] = set()
     for seed in range(20):
         view = view_of(*(entry(number) for number in range(1, 5)), capacity=4)
         view.merge([entry(5)], random.Random(seed))

@@ -34,7 +34,7 @@ class Kademlia:
         record_of: Callable[[PeerId], bytes | None],
         receive: Callable[[Iterable[bytes]], None],
     ) -> None:
-        """`record_of` gives the signed record of a peer, `receive` takes those that come with answers."""
+        """`record_of` gives the signed record of a peer that is alive, `receive` takes those that come with answers."""
         self._own, self._check = transport.peer_id, check
         self._tasks = TaskOwner(events)
         self._pending_pings: set[PeerId] = set()

@@ -32,9 +32,9 @@ class Neighbourhood:
     """What the DHT takes from, and gives to, the rest of discovery."""
 
     check: Check
-    record_of: Callable[[PeerId], bytes | None]  # the signed record of a peer, to send along
+    record_of: Callable[[PeerId], bytes | None]  # the signed record of a peer that is alive
     receive: Callable[[Iterable[bytes]], None]  # takes the records that came along
-    on_request: Callable[[PeerId], None]  # somebody who is in the DHT asked us something
+    on_request: Callable[[PeerId], None]  # a live node of the DHT asked us something
 
 
 class Sessions:
@@ -83,7 +83,7 @@ class Sessions:
         answerer, request_class = self._answerers[call.rpc]
         request = parse(request_class, call.payload)
         check_request(request)
-        if request.peer.node_id:
+        if request.peer.node_id and self._neighbourhood.record_of(sender) is not None:
             self._neighbourhood.on_request(sender)
         request.ClearField("peer")  # hivemind would add the sender to its table without having asked it anything
         context = P2PContext(handle_name=call.rpc, local_id=self.peer_id, remote_id=PeerID(peer_id_bytes(sender)))
