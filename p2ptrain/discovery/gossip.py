@@ -54,10 +54,14 @@ class Gossip:
         self._tasks.spawn("spread news", self._spread_news_forever())
 
     def spread(self, peers: Iterable[PeerId]) -> None:
-        """Pass on the records of peers that came, and the farewells of those that left."""
+        """Pass on the records of peers that came, and the farewells of those that left.
+
+        With a full view nobody can tell who is new to the swarm, and nobody needs to know everybody.
+        """
         for peer in peers:
             entry = self._roster.view.get(peer)
-            if entry is not None and (entry.record.gone or peer in self._roster.live):
+            came = peer in self._roster.live and not self._roster.view.is_full
+            if entry is not None and (came or entry.record.gone):
                 self._news[peer] = entry.signed
         if self._news:
             self._has_news.set()
@@ -95,14 +99,14 @@ class Gossip:
         return max(len(answer.records), len(wanted))
 
     async def _answer_compare(self, sender: PeerId, request: Compare, body: bytearray) -> Compared:
+        chance = self._runtime.entropy.random
         try:
-            lacking, wanted = self._roster.view.compare(request.summary, self._runtime.clock.wall())
+            lacking, wanted = self._roster.view.compare(request.summary, self._runtime.clock.wall(), chance)
         except ValueError as error:
             raise Refused("malformed", str(error)) from None
-        sample = self._runtime.entropy.random.sample
         return Compared(
-            records=tuple(entry.signed for entry in sample(lacking, min(len(lacking), MAX_RECORDS))),
-            wanted=tuple(sample(wanted, min(len(wanted), MAX_RECORDS))),
+            records=tuple(entry.signed for entry in chance.sample(lacking, min(len(lacking), MAX_RECORDS))),
+            wanted=tuple(chance.sample(wanted, min(len(wanted), MAX_RECORDS))),
         )
 
     async def _answer_tell(self, sender: PeerId, request: Tell, body: bytearray) -> Told:

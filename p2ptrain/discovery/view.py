@@ -1,9 +1,10 @@
 """The partial view: the newest record of each of some other peers, at most 128 of them.
 
 Merging is a join: per peer the newest record stays, so the order in which records arrive, and how often, makes no
-difference while there is room. Beyond the capacity a random entry leaves, farewells first: whoever floods a view can
-crowd it but cannot choose whom it forgets. Two peers that compare views send summaries, 21 bytes an entry, and then
-only the records that the other lacks.
+difference while there is room. A full view takes in few strangers at a time, and for each a random entry leaves,
+farewells first: in a large swarm views stay random samples without being rewritten at every exchange, and whoever
+floods a view can crowd it but cannot choose whom it forgets. Two peers that compare views send summaries, 21 bytes an
+entry, and then only the records that the other lacks.
 """
 
 import random
@@ -16,6 +17,7 @@ from p2ptrain.discovery.records import MemberRecord
 from p2ptrain.ids import PeerId, public_key_of
 
 MAX_MEMBERS: Final = 128  # a random sample of this size is connected whatever the swarm's size; 35 kB of records
+SHUFFLE: Final = 2  # strangers that a full view takes in at once: a view of 128 is renewed in about ten minutes
 TAG_BYTES: Final = 8  # the start of a public key names a peer in a summary
 
 _LINE: Final = struct.Struct(f"<{TAG_BYTES}sdI?")  # tag, issued_at, sequence, gone
@@ -70,25 +72,23 @@ class PartialView:
     def merge(self, entries: Iterable[Entry], chance: random.Random, keep: Container[PeerId] = ()) -> list[Entry]:
         """Take in what is newer than what is here; return the entries that were and that found room.
 
-        Peers in `keep` (those we are connected with) are never evicted.
+        Peers in `keep` (those we are connected with) are evicted last.
         """
-        newer = []
+        newer, room = [], max(0, self._capacity - len(self)) + SHUFFLE
         for entry in entries:
             known = self._entries.get(entry.peer)
-            if entry.peer != self._own_peer and (known is None or known.rank < entry.rank):
+            room -= known is None
+            if entry.peer != self._own_peer and (room >= 0 if known is None else known.rank < entry.rank):
                 self._entries[entry.peer] = entry
                 newer.append(entry)
-        while len(self._entries) > self._capacity and self._evict(chance, keep):
-            pass
+        while len(self._entries) > self._capacity:
+            self._evict(chance, keep)
         return [entry for entry in newer if self._entries.get(entry.peer) is entry]
 
-    def _evict(self, chance: random.Random, keep: Container[PeerId]) -> bool:
-        candidates = [entry for entry in self if entry.peer not in keep]
-        farewells = [entry for entry in candidates if entry.record.gone]
-        if not candidates:
-            return False
-        del self._entries[chance.choice(farewells or candidates).peer]
-        return True
+    def _evict(self, chance: random.Random, keep: Container[PeerId]) -> None:
+        others = [entry for entry in self if entry.peer not in keep]
+        farewells = [entry for entry in others if entry.record.gone]
+        del self._entries[chance.choice(farewells or others or list(self)).peer]
 
     def expire(self, now: float, keep: Container[PeerId] = ()) -> None:
         """Forget whose record has expired, except for peers in `keep`."""
@@ -100,14 +100,26 @@ class PartialView:
         """Return what is here and has not expired, a few bytes an entry."""
         return b"".join(_LINE.pack(entry.tag, *entry.record.age_key) for entry in self._fresh(now))
 
-    def compare(self, summary: bytes, now: float) -> tuple[list[Entry], list[bytes]]:
-        """Return the entries that the writer of `summary` lacks, and the tags of those that it has newer."""
-        theirs = _read_summary(summary)
-        fresh = list(self._fresh(now))
-        ours = {entry.tag: entry.record.age_key for entry in fresh}
-        lacking = [entry for entry in fresh if entry.tag not in theirs or theirs[entry.tag] < ours[entry.tag]]
-        wanted = [tag for tag in theirs if tag not in ours or ours[tag] < theirs[tag]]
-        return lacking, wanted
+    @property
+    def is_full(self) -> bool:
+        return len(self) >= self._capacity
+
+    def compare(self, summary: bytes, now: float, chance: random.Random) -> tuple[list[Entry], list[bytes]]:
+        """Return the entries that the writer of `summary` lacks, and the tags of those that it has newer.
+
+        Of what is unknown to a full view, on either side, only a few are named.
+        """
+        theirs, ours = _read_summary(summary), {entry.tag: entry for entry in self._fresh(now)}
+        unknown_there = [entry for tag, entry in ours.items() if tag not in theirs]
+        unknown_here = [tag for tag in theirs if tag not in ours]
+        if len(theirs) >= MAX_MEMBERS:
+            unknown_there = chance.sample(unknown_there, min(SHUFFLE, len(unknown_there)))
+        if self.is_full:
+            unknown_here = chance.sample(unknown_here, min(SHUFFLE, len(unknown_here)))
+        known = [(tag, entry) for tag, entry in ours.items() if tag in theirs]
+        newer_here = [entry for tag, entry in known if theirs[tag] < entry.record.age_key]
+        newer_there = [tag for tag, entry in known if entry.record.age_key < theirs[tag]]
+        return newer_here + unknown_there, newer_there + unknown_here
 
     def tagged(self, tags: Container[bytes], now: float) -> list[Entry]:
         """Return the entries whose tags are among `tags`."""

@@ -89,11 +89,12 @@ class IncomingBody:
         if self._into is not None:
             return self._into[self.received_bytes : end]
         if end > len(self._memory):
-            self._memory += bytes(min(GROWTH_BYTES, self._size - len(self._memory)))
+            self._memory += _blank[: self._size - len(self._memory)]
         return memoryview(self._memory)[self.received_bytes : end]
 
     def received(self, piece_bytes: int) -> None:
         self.received_bytes += piece_bytes
 
 
+_blank: Final = memoryview(bytes(GROWTH_BYTES))
 assert MAX_PIECE_BYTES <= GROWTH_BYTES

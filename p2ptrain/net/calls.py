@@ -24,6 +24,8 @@ from p2ptrain.tasks import TaskOwner
 from p2ptrain.wire.frames import MAX_PIECE_BYTES, Answer, Credit, Data, Open, Refusal, Reset
 from p2ptrain.wire.messages import Message
 
+LET_GO_TIMEOUT: Final = 2.0  # s for the rest of a piece, once its call is over
+
 _discarded: Final = memoryview(bytearray(MAX_PIECE_BYTES))  # pieces of streams that have ended go here, unread
 
 
@@ -48,6 +50,7 @@ class Calls:
         self.num_ours = 0  # calls of ours, with those that wait for a slot
         self.on_leave: Callable[[], None] = lambda: None  # called whenever a call has ended
         self.on_violation: Callable[[str, str], None] = lambda code, message: None
+        self.on_stuck: Callable[[NetworkError], None] = lambda error: None
 
     @property
     def is_idle(self) -> bool:
@@ -98,7 +101,16 @@ class Calls:
         self._outbox.drop_body(stream.number)
         if not stream.done.done() and self._ended is None:
             self._outbox.put(Reset(stream=stream.number))
-        if stream.into is not None and self._ended is None:
+        if stream.into is not None and not stream.let_go.is_set():
+            await self._take_memory_back(stream)
+
+    async def _take_memory_back(self, stream: Stream) -> None:
+        """Wait for the piece that is being received into the caller's memory; without it, end the connection."""
+        try:
+            async with asyncio.timeout(LET_GO_TIMEOUT):
+                await stream.let_go.wait()
+        except TimeoutError:
+            self.on_stuck(NetworkError(f"the transfer with {short(self._peer)} stands still"))
             await stream.let_go.wait()
 
     async def _progress(self, stream: Stream, future: asyncio.Future[None]) -> None:

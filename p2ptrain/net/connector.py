@@ -181,7 +181,7 @@ class Connector:
     async def _dial_later(self, seconds: float, address: Address, lane: Lane, peer: PeerId) -> str:
         await asyncio.sleep(seconds)
         if not self._pool.make_room():
-            return "all connections of this peer are in use"
+            return f"{short(self._own_id)} has no free connection"
         try:
             await self.dial(address, lane, peer)
         except DIAL_ERRORS as error:
@@ -239,7 +239,7 @@ class Connector:
                 raise self._duplicate(peer, older.remote)
             older.end(NetworkError(f"{short(peer)} was started anew"))
         if not self._pool.make_room():
-            raise NetworkError("all its connections are in use")
+            raise NetworkError(f"{short(self._own_id)} has no free connection")
 
     def _duplicate(self, peer: PeerId, user: Address) -> IdentityInUseError:
         self._context.events.emit("identity-in-use", peer=peer, address=str(user))

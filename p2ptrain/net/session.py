@@ -76,6 +76,7 @@ class Session:
         )
         self._calls.on_leave = self._advance_retirement
         self._calls.on_violation = self._violated
+        self._calls.on_stuck = self.end
         self._pongs: dict[int, asyncio.Future[None]] = {}
         self._next_token = 0
         self._sent_retire = self._received_retire = False

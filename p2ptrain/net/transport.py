@@ -38,6 +38,7 @@ M = TypeVar("M", bound=Message)
 RecordCallback = Callable[[PeerId, bytes], None]
 
 NONCE_BYTES: Final = 16
+CLOSED: Final = "this peer has closed its transport"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,7 @@ class Transport:
             self._own, runtime.network, context, self._pool, self._book, max_handshakes=limits.max_handshakes
         )
         self._listener: Listener | None = None
+        self._is_closed = False
         self._pool.on_connected(self._pass_record_on)
         self.handle(OpenBulk, self._connector.open_bulk)
 
@@ -130,6 +132,7 @@ class Transport:
         NetworkError (unreachable, lost, timed out, stands still), Refused, RemoteProtocolError. Cancelling resets the
         stream: the other end stops at once.
         """
+        self._check_open()
         encode(request)  # a message that is too large is our bug, before anything is sent
         self._see("send", request.method, peer)
         wanted_bytes = max_body_bytes if into is None else into.nbytes
@@ -156,6 +159,7 @@ class Transport:
         NetworkError (its reason is short), IncompatibleError, LinkError (another run), IdentityInUseError (another
         live process uses our identity).
         """
+        self._check_open()
         return (await self._connector.dial(address, "control", expected)).peer
 
     def learn(self, peer: PeerId, addresses: Sequence[Address]) -> None:
@@ -199,12 +203,13 @@ class Transport:
 
     async def close(self) -> None:
         """Say goodbye on control connections, end everything, leave no task."""
+        self._is_closed = True
         if self._listener is not None:
             await self._listener.close()
         controls = [session for session in self._pool.sessions if session.lane == "control"]
         await asyncio.gather(*(session.close("leaving", "it leaves the run") for session in controls))
         for session in self._pool.sessions:
-            session.end(NetworkError("this peer has closed its transport"))
+            session.end(NetworkError(CLOSED))
         await self._tasks.close()
 
     async def _call_self(
@@ -227,6 +232,10 @@ class Transport:
             return message, answer
         into.cast("B")[: len(answer)] = answer
         return message, bytearray()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise NetworkError(CLOSED)
 
     def _pass_record_on(self, peer: PeerId) -> None:
         session = self._pool.best(peer, "control")

@@ -15,6 +15,7 @@ from p2ptrain.net.identity import Identity
 NOW = 1_800_000_000.0
 RUN_ID = RunId(digest("test", b"run"))
 OWN = Identity(bytes(32)).peer_id
+CHANCE = random.Random(0)
 
 
 @cache
@@ -71,14 +72,14 @@ def test_merging_again_changes_nothing(arrivals: list[Entry]) -> None:
 @given(st.lists(entries), st.lists(entries))
 def test_two_views_are_alike_after_one_exchange(left: list[Entry], right: list[Entry]) -> None:
     ours, theirs = view_of(*left), view_of(*right)
-    for_them, wanted = ours.compare(theirs.summary(NOW), NOW)
+    for_them, wanted = ours.compare(theirs.summary(NOW), NOW, CHANCE)
     for_us = theirs.tagged(wanted, NOW)
     theirs.merge(for_them, random.Random(0))
     ours.merge(for_us, random.Random(0))
     assert {known.record.age_key: known.peer for known in ours} == {
         known.record.age_key: known.peer for known in theirs
     }
-    assert theirs.compare(ours.summary(NOW), NOW) == ([], [])
+    assert theirs.compare(ours.summary(NOW), NOW, CHANCE) == ([], [])
 
 
 def test_the_newest_record_of_a_peer_wins() -> None:
@@ -115,6 +116,21 @@ def test_a_full_view_keeps_the_peers_we_are_connected_with_and_forgets_farewells
     assert view.get(entry(1).peer) is not None
 
 
+def test_a_full_view_takes_in_few_strangers_at_a_time_but_every_newer_record() -> None:
+    view = view_of(*(entry(number, age=1.0) for number in range(1, 5)), capacity=4)
+    news = view.merge([entry(number) for number in range(1, 20)], random.Random(0))
+    assert len(view) == 4
+    assert len([known for known in view if known.record.age_key[0] == NOW]) == 4
+    assert len([known for known in news if known.peer not in {entry(number).peer for number in range(1, 5)}]) <= 2
+
+
+def test_two_full_views_that_share_nobody_exchange_a_few_strangers() -> None:
+    ours = view_of(*(entry(number) for number in range(1, MAX_MEMBERS + 1)))
+    theirs = view_of(*(entry(number) for number in range(1001, MAX_MEMBERS + 1001)))
+    lacking, wanted = ours.compare(theirs.summary(NOW), NOW, CHANCE)
+    assert len(lacking) == len(wanted) == 2
+
+
 def test_an_expired_record_is_forgotten_unless_its_peer_is_connected() -> None:
     view = view_of(entry(1, age=100.0), entry(2, age=100.0), entry(3))
     view.expire(NOW + 550.0, keep={entry(1).peer})
@@ -124,24 +140,24 @@ def test_an_expired_record_is_forgotten_unless_its_peer_is_connected() -> None:
 def test_an_expired_record_is_not_passed_on() -> None:
     view = view_of(entry(1, age=100.0))
     assert view.summary(NOW + 550.0) == b""
-    assert view.compare(b"", NOW + 550.0) == ([], [])
+    assert view.compare(b"", NOW + 550.0, CHANCE) == ([], [])
 
 
 def test_the_own_record_is_passed_on_but_not_listed() -> None:
     ours, theirs = view_of(), view_of()
     ours.own = entry(0)
     assert list(ours) == []
-    assert ours.compare(theirs.summary(NOW), NOW) == ([entry(0)], [])
+    assert ours.compare(theirs.summary(NOW), NOW, CHANCE) == ([entry(0)], [])
     theirs.merge([entry(1)], random.Random(0))
-    assert ours.compare(theirs.summary(NOW), NOW) == ([entry(0)], [entry(1).tag])
-    assert view_of(entry(0)).compare(ours.summary(NOW), NOW) == ([], [entry(0).tag])
+    assert ours.compare(theirs.summary(NOW), NOW, CHANCE) == ([entry(0)], [entry(1).tag])
+    assert view_of(entry(0)).compare(ours.summary(NOW), NOW, CHANCE) == ([], [entry(0).tag])
 
 
 @given(st.binary(max_size=4000))
 def test_no_summary_breaks_the_comparison(summary: bytes) -> None:
     view = view_of(entry(1), entry(2))
     try:
-        lacking, wanted = view.compare(summary, NOW)
+        lacking, wanted = view.compare(summary, NOW, CHANCE)
     except ValueError:
         return
     assert len(lacking) == 2 and len(wanted) <= MAX_MEMBERS + 1
@@ -149,4 +165,4 @@ def test_no_summary_breaks_the_comparison(summary: bytes) -> None:
 
 def test_a_summary_that_is_too_long_is_refused() -> None:
     with pytest.raises(ValueError):
-        view_of().compare(bytes(21 * (MAX_MEMBERS + 2)), NOW)
+        view_of().compare(bytes(21 * (MAX_MEMBERS + 2)), NOW, CHANCE)

@@ -81,17 +81,20 @@ async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         (speak_http, IncompatibleError, r"127\.0\.0\.1:\d+ is not a p2ptrain port"),
         (speak_ssh, IncompatibleError, r"127\.0\.0\.1:\d+ is not a p2ptrain port"),
         (hang_up, NetworkError, "closed the connection during the TLS handshake"),
-        (say_nothing, NetworkError, r"no TLS answer within 0\.3 s"),
+        (say_nothing, NetworkError, r"no TLS answer within 0\.2 s"),
     ],
 )
 def test_dialling_something_else_fails_with_its_own_reason(tmp_path, monkeypatch, serve, error, sentence):  # BUG-T04
-    monkeypatch.setattr(real_network, "SECURE_TIMEOUT", 0.3)
+    monkeypatch.setattr(real_network, "SECURE_TIMEOUT", 0.2)
 
     async def story():
         transport = transport_in(tmp_path)
         async with stranger(serve) as address, asyncio.timeout(DEADLINE):
-            with pytest.raises(error, match=sentence):
-                await transport.dial(address)
+            before = num_descriptors()
+            for _ in range(5):
+                with pytest.raises(error, match=sentence):
+                    await transport.dial(address)
+            await until(lambda: num_descriptors() <= before + 1)
         await transport.close()
 
     run(story)
@@ -140,12 +143,15 @@ def test_slow_strangers_are_closed_and_do_not_keep_others_out(tmp_path, monkeypa
     async def story():
         transport = transport_in(tmp_path)
         address = await transport.listen(HERE)
+        await transport_dials(tmp_path / "first guest", address)  # warms up whatever opens descriptors once
+        before = num_descriptors()
         slow = [await asyncio.open_connection(address.host, address.port) for _ in range(100)]
         async with asyncio.timeout(DEADLINE):
             assert await transport_dials(tmp_path / "guest", address) == transport.peer_id
             await asyncio.gather(*(reader.read() for reader, _ in slow), return_exceptions=True)
         for _, writer in slow:
             writer.close()
+        await until(lambda: num_descriptors() <= before + 2)  # the guests' directories
         await transport.close()
 
     run(story)

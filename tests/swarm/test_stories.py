@@ -9,8 +9,10 @@ import pytest
 
 from p2ptrain.config import RunConfig, load_run_config
 from p2ptrain.errors import LinkError, UnreachableError
+from p2ptrain.fragments.follower import Adopted
+from p2ptrain.fragments.layout import make_layout
 from p2ptrain.fragments.state import outer_step
-from p2ptrain.ids import RunId, digest
+from p2ptrain.ids import PeerId, RunId, digest
 from p2ptrain.sim.swarm import STEP_SECONDS, SimSwarm
 from p2ptrain.training.cursor import WindowCursor
 from p2ptrain.training.learner import gather
@@ -66,44 +68,40 @@ def test_one_peer_equals_its_own_inner_loop_and_the_outer_step_bit_for_bit() -> 
     config = with_rounds(EXACT.model_copy(update={"fragments": EXACT.fragments.model_copy(update={"count": 1})}), adopt="overwrite")
     swarm = SimSwarm(config, seed=3)
 
-    async def story() -> tuple[list[int], list[np.ndarray], RunId, str]:
-        host = await swarm.host()
-        peer = swarm.peers[host]
-        steps_at: list[int] = []
-        anchors: list[np.ndarray] = []
+    merged_steps: list[int] = []
+    anchors: list[np.ndarray] = []
 
-        def note(adopted: object) -> None:
-            steps_at.append(peer.chains.followers[0].archive.head.envelopes[0].steps)
-            anchors.append(peer.chains.followers[0].archive.state.anchor)
+    def note(adopted: Adopted) -> None:
+        merged_steps.append(adopted.commit.envelopes[0].steps)
+        anchors.append(adopted.state.anchor)
 
+    async def story() -> tuple[RunId, PeerId]:
+        peer = swarm.peers[await swarm.host()]
         peer.chains.followers[0].on_adopted(note)
         await swarm.commits(5)
-        return steps_at, anchors, peer.run_id, peer.peer_id
+        return peer.run_id, peer.peer_id
 
-    steps_at, anchors, run_id, me = swarm.run(story())
+    run_id, me = swarm.run(story())
 
     reference = make_task(config, None)
-    fragment = swarm_fragment(config)
-    cursor = WindowCursor(run_id=run_id, me=me, num_windows=reference.num_windows)  # type: ignore[arg-type]
+    fragment = make_layout(reference.shapes(), 1).fragments[0]
+    cursor = WindowCursor(run_id=run_id, me=me, num_windows=reference.num_windows)
     anchor = gather(reference.read, fragment)
     momentum = np.zeros_like(anchor)
-    dropped = {event["fragment"]: event["tokens"] for event in swarm.of_kind("dropped")}
-    if dropped:
-        pytest.skip("a step was made between hand-over and adoption; the seed of this story must avoid that")
-    for version, steps in enumerate(steps_at):
-        for _ in range(steps):
+    overwritten_steps = [event["tokens"] // config.model.context for event in swarm.of_kind("dropped")]
+
+    def steps(count: int, version: int) -> None:
+        for _ in range(count):
             reference.train_step(cursor.next_windows(1, ()), learning_rate(config.rounds.inner_steps * version, config.inner))
+
+    for version, (merged, overwritten) in enumerate(zip(merged_steps, [*overwritten_steps, 0], strict=False)):
+        steps(merged, version)
         anchor, momentum = outer_step(anchor, momentum, anchor - gather(reference.read, fragment), config.outer)
         np.testing.assert_array_equal(anchors[version], anchor)
+        steps(overwritten, version)  # made while the round was under way; `overwrite` drops them
         for piece in fragment.pieces:
             reference.write(piece.tensor.name, anchor[piece.place])
-    assert len(steps_at) >= 5
-
-
-def swarm_fragment(config: RunConfig):  # type: ignore[no-untyped-def]
-    from p2ptrain.fragments.layout import make_layout
-
-    return make_layout(make_task(config, None).shapes(), 1).fragments[0]
+    assert len(merged_steps) >= 5 and all(np.abs(after - before).max() > 0 for before, after in zip(anchors, anchors[1:], strict=False))
 
 
 def test_a_late_joiner_takes_part_within_two_rounds() -> None:
