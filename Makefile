@@ -19,6 +19,7 @@ test: .venv/installed lint  ## the whole test suite and the linters
 
 lint: .venv/installed
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

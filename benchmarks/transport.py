@@ -72,7 +72,9 @@ async def serve(directory: str) -> None:
     await asyncio.Event().wait()
 
 
-async def measure(address: Address, directory: str, num_bytes: int, num_repeats: int) -> list[tuple[str, float, float, float]]:
+async def measure(
+    address: Address, directory: str, num_bytes: int, num_repeats: int
+) -> list[tuple[str, float, float, float]]:
     """Return (direction, MB/s, CPU s per GB of the caller, CPU s per GB of the server) for each direction."""
     transport = transport_in(directory)
     server = await transport.dial(address)

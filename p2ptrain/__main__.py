@@ -1,7 +1,17 @@
-"""`python -m p2ptrain` is `p2ptrain`."""
+"""`python -m p2ptrain` and `p2ptrain`: imports the command line only once Ctrl-C is looked after."""
 
 import sys
 
-from p2ptrain.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Run the command line; a Ctrl-C during the imports ends it as quietly as one later."""
+    try:
+        from p2ptrain.cli import main as command_line
+
+        return command_line()
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -23,8 +23,9 @@ from p2ptrain.events import Events, jsonl_sink
 from p2ptrain.link import JoinLink
 from p2ptrain.net.identity import Identity, load_or_create
 from p2ptrain.peer import Peer, PeerOptions
-from p2ptrain.real.memory import peak_memory_bytes
+from p2ptrain.real.limits import raise_descriptor_limit
 from p2ptrain.real.main import run
+from p2ptrain.real.memory import peak_memory_bytes
 from p2ptrain.real.runtime import create_runtime
 from p2ptrain.real.signals import follow_supervisor, stop_on_signals
 from p2ptrain.runtime import Address, Runtime
@@ -56,7 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _host(arguments: argparse.Namespace) -> int:
     config = load_run_config(arguments.run)
     options = _peer_options(arguments)
-    return run(lambda: _run_peer(arguments, lambda runtime, identity, events: Peer.hosting(runtime, identity, config, options, events)))
+    return run(
+        lambda: _run_peer(
+            arguments, lambda runtime, identity, events: Peer.hosting(runtime, identity, config, options, events)
+        )
+    )
 
 
 def _join(arguments: argparse.Namespace) -> int:
@@ -165,7 +170,11 @@ async def _attend(peer: Peer, events: Events, stopping: asyncio.Event, tasks: Ta
     serve_status(peer.transport, lambda: status_of(peer))
     view: LiveView | None = None
     if supervised:
-        commands = {"drain": peer.drain, "report": lambda: tasks.spawn("report", report(peer, rss_bytes=peak_memory_bytes())), "leave": stopping.set}
+
+        def make_report() -> None:
+            tasks.spawn("report", report(peer, rss_bytes=peak_memory_bytes()))
+
+        commands = {"drain": peer.drain, "report": make_report, "leave": stopping.set}
         tasks.spawn("follow supervisor", follow_supervisor(commands, stopping.set))
     else:
         view = LiveView(Console(), lambda: status_of(peer))
@@ -233,7 +242,16 @@ def _peer_options(arguments: argparse.Namespace) -> PeerOptions:
         threads=arguments.threads or section.threads or 1,
         data=arguments.data or section.data,
         new_swarm=getattr(arguments, "new_swarm", False),
+        max_connections=_connection_budget(),
     )
+
+
+def _connection_budget() -> int:
+    """Return how many connections the system allows us, and say so if that is few."""
+    budget = raise_descriptor_limit()
+    if budget.warning:
+        print(f"p2ptrain: {budget.warning}", file=sys.stderr)
+    return budget.max_connections
 
 
 def _address(name: str, text: str) -> Address:
@@ -252,14 +270,18 @@ class _OneLineParser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _OneLineParser(prog="p2ptrain", description="Train a neural network on volunteers' machines, with no master.")
+    parser = _OneLineParser(
+        prog="p2ptrain", description="Train a neural network on volunteers' machines, with no master."
+    )
     parser.add_argument("--version", action="version", version=f"p2ptrain {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     runs = "a name in configs/ (see `p2ptrain config`) or a path to a .toml file"
 
     host = _command(commands, "host", _host, "start a swarm for a run: prints the join link, and trains too")
     host.add_argument("run", metavar="RUN", help=runs)
-    host.add_argument("--new-swarm", action="store_true", help="start anew although this identity has hosted the run before")
+    host.add_argument(
+        "--new-swarm", action="store_true", help="start anew although this identity has hosted the run before"
+    )
     _add_peer_arguments(host)
 
     join = _command(commands, "join", _join, "join a swarm by its link: sync, train, contribute")
@@ -270,11 +292,15 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("link", metavar="LINK")
     status.add_argument("--json", action="store_true", help="print one JSON object")
 
-    simulate = _command(commands, "simulate", _simulate, "run a swarm of real peer processes on this machine, and judge it")
+    simulate = _command(
+        commands, "simulate", _simulate, "run a swarm of real peer processes on this machine, and judge it"
+    )
     simulate.add_argument("run", metavar="RUN", help=runs)
     _add_simulate_arguments(simulate)
 
-    config = _command(commands, "config", _config, "list the runs that come with p2ptrain, or show one with all its values")
+    config = _command(
+        commands, "config", _config, "list the runs that come with p2ptrain, or show one with all its values"
+    )
     config.add_argument("run", metavar="RUN", nargs="?")
 
     identity = _command(commands, "identity", _identity, "show this machine's peer id and where its key is")
@@ -282,7 +308,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _command(commands: Any, name: str, function: Callable[[argparse.Namespace], int], help_text: str) -> argparse.ArgumentParser:
+def _command(
+    commands: Any, name: str, function: Callable[[argparse.Namespace], int], help_text: str
+) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text)
     parser.set_defaults(command=function)
     return parser
@@ -290,9 +318,15 @@ def _command(commands: Any, name: str, function: Callable[[argparse.Namespace], 
 
 def _add_peer_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peer-config", metavar="PEER", help="a name in peers/ or a path to a .toml file")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="where to accept peers (default 0.0.0.0:0: any free port)")
-    parser.add_argument("--announce", metavar="HOST:PORT", action="append", help="where others can dial this machine; may be repeated")
-    parser.add_argument("--identity-dir", type=Path, metavar="DIR", help=f"identity and saved state (default {_default_directory()})")
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", help="where to accept peers (default 0.0.0.0:0: any free port)"
+    )
+    parser.add_argument(
+        "--announce", metavar="HOST:PORT", action="append", help="where others can dial this machine; may be repeated"
+    )
+    parser.add_argument(
+        "--identity-dir", type=Path, metavar="DIR", help=f"identity and saved state (default {_default_directory()})"
+    )
     parser.add_argument("--no-train", action="store_true", help="only help others to meet and to sync")
     parser.add_argument("--data", default="", metavar="PATH", help='own text, for runs whose data.source is "path"')
     parser.add_argument("--device", choices=["cpu", "cuda"], help="where to compute (default cpu)")
@@ -305,10 +339,16 @@ def _add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
     seconds = _real(0.1, 1e7)
     parser.add_argument("--peers", type=_whole(1, 256), default=4, metavar="N", help="peer processes (default 4)")
     parser.add_argument("--seconds", type=seconds, default=60.0, metavar="S", help="training time (default 60)")
-    parser.add_argument("--kill-one-every", type=seconds, metavar="S", help="SIGKILL a random peer so often; it comes back 5 s later")
-    parser.add_argument("--kill-leader-every", type=seconds, metavar="S", help="SIGKILL the leader of an open round so often")
+    parser.add_argument(
+        "--kill-one-every", type=seconds, metavar="S", help="SIGKILL a random peer so often; it comes back 5 s later"
+    )
+    parser.add_argument(
+        "--kill-leader-every", type=seconds, metavar="S", help="SIGKILL the leader of an open round so often"
+    )
     parser.add_argument("--late-join-at", type=seconds, metavar="S", help="add one more peer after so much training")
-    parser.add_argument("--seed", type=_whole(0, 2**31 - 1), default=0, metavar="K", help="which peers are killed (default 0)")
+    parser.add_argument(
+        "--seed", type=_whole(0, 2**31 - 1), default=0, metavar="K", help="which peers are killed (default 0)"
+    )
     parser.add_argument("--report", type=Path, metavar="DIR", help="write summary.json, events.jsonl and loss.png")
     parser.add_argument("--data", default="", metavar="PATH", help='text, for runs whose data.source is "path"')
 
@@ -333,5 +373,3 @@ def _real(least: float, most: float) -> Callable[[str], float]:
         return value
 
     return parse
-
-

@@ -92,6 +92,8 @@ class RoundsConfig(Section):
 
     inner_steps: Annotated[int, Field(ge=1, le=100_000)] = 20
     """H: inner steps between two rounds of a fragment (elsewhere: sync_every, local_steps). Raise on slow links."""
+    least_interval: Annotated[float, Field(ge=0.0, le=1e6)] = 1.0
+    """Seconds between two rounds of a fragment at least, however fast steps are: gossip must keep up with commits."""
     quorum: Annotated[int, Field(ge=1, le=1024)] = 1
     """K: members that a round needs once `lonely_intervals` passed without half of the last round's members."""
     lonely_intervals: Annotated[float, Field(ge=1.0, le=100.0)] = 3.0
@@ -155,7 +157,8 @@ class RunConfig(Section):
 
     def to_bytes(self) -> bytes:
         """Return the canonical bytes: msgpack, keys sorted, every default written out."""
-        return msgpack.packb(_sorted(self.model_dump()))
+        packed: bytes = msgpack.packb(_sorted(self.model_dump()))
+        return packed
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "RunConfig":
@@ -216,7 +219,9 @@ def _load(kind: type[Config], name_or_path: str, folder: str) -> Config:
     path = known.get(name_or_path, Path(name_or_path))
     if path.suffix != ".toml":
         near = _nearest(name_or_path, list(known))
-        raise ConfigError(f"no {folder} named {name_or_path!r}{near}; there are: {', '.join(known) or 'none'}; or give a path to a .toml file")
+        raise ConfigError(
+            f"no {folder} named {name_or_path!r}{near}; there are: {', '.join(known) or 'none'}; or give a path to a .toml file"
+        )
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -276,7 +281,11 @@ def _nearest(word: str, words: list[str]) -> str:
 def _elsewhere(kind: type[Section], key: str) -> str:
     """Say where a key belongs that stands in the wrong table."""
     for name, field in kind.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section) and key in field.annotation.model_fields:
+        if (
+            isinstance(field.annotation, type)
+            and issubclass(field.annotation, Section)
+            and key in field.annotation.model_fields
+        ):
             return f" (it belongs in [{name}])"
     return ""
 

@@ -22,7 +22,9 @@ class Event:
     fields: dict[str, Any]
 
     def to_json(self) -> str:
-        return json.dumps({"kind": self.kind, "at": round(self.at, 4), "elapsed": round(self.elapsed, 4), **self.fields})
+        return json.dumps(
+            {"kind": self.kind, "at": round(self.at, 4), "elapsed": round(self.elapsed, 4), **self.fields}
+        )
 
 
 Sink = Callable[[Event], None]

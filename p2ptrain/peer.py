@@ -15,7 +15,9 @@ from typing import ClassVar
 from p2ptrain.averaging.rounds import Rounds
 from p2ptrain.config import RunConfig
 from p2ptrain.discovery.addresses import announced_addresses, only_loopback
+from p2ptrain.discovery.directory import Directory
 from p2ptrain.discovery.members import Members
+from p2ptrain.discovery.records import HeadRecord
 from p2ptrain.errors import LinkError, NetworkError, Refused, RemoteProtocolError
 from p2ptrain.events import Events
 from p2ptrain.fragments.chain import Commit
@@ -28,7 +30,7 @@ from p2ptrain.fragments.sync import ChainSync
 from p2ptrain.ids import PeerId, RunId, format_run_id
 from p2ptrain.link import JoinLink, LinkPeer
 from p2ptrain.net.identity import Identity, verify
-from p2ptrain.net.transport import Transport
+from p2ptrain.net.transport import Transport, TransportLimits
 from p2ptrain.run import MAX_MANIFEST_BYTES, RunManifest, create_run
 from p2ptrain.runtime import Address, Drive, Runtime
 from p2ptrain.tasks import TaskOwner
@@ -45,7 +47,9 @@ VALIDATION_INTERVAL = 15.0  # seconds; one validation costs about as much as two
 PROGRESS_INTERVAL = 1.0
 VIEW_WINDOW = 1.0  # seconds from announcing oneself to the first step, so that others have stopped drawing our windows
 LEAVE_TIMEOUT = 4.0  # seconds for goodbyes and saving; the promise to the user is five
-POSITION_MARGIN = 4096  # windows that live peers may draw before they know of a newcomer: some ten seconds of eight peers
+POSITION_MARGIN = (
+    4096  # windows that live peers may draw before they know of a newcomer: some ten seconds of eight peers
+)
 
 
 class GetManifest(Message):
@@ -65,6 +69,7 @@ class PeerOptions:
     threads: int = 1
     data: str = ""
     new_swarm: bool = False
+    max_connections: int = 256
     use_directory: bool = True
     """Whether to take part in the DHT as well as in gossip."""
 
@@ -82,10 +87,14 @@ class _Work:
 class Peer:
     """One peer. Make it with `hosting` or `joining`, then `start` it; it runs until `leave`."""
 
-    def __init__(self, runtime: Runtime, identity: Identity, options: PeerOptions, events: Events, run_id: RunId) -> None:
+    def __init__(
+        self, runtime: Runtime, identity: Identity, options: PeerOptions, events: Events, run_id: RunId
+    ) -> None:
         self.run_id, self.options, self.events = run_id, options, events
-        self.transport = Transport(runtime=runtime, identity=identity, run_id=run_id, events=events)
+        limits = TransportLimits.within(options.max_connections)
+        self.transport = Transport(runtime=runtime, identity=identity, run_id=run_id, events=events, limits=limits)
         self.members: Members
+        self.directory: Directory | None = None
         self.chains: ChainSync
         self.learner: Learner | None = None
         self.manifest: RunManifest
@@ -97,6 +106,7 @@ class Peer:
         self._runtime, self._identity = runtime, identity
         self._store = RunStore(runtime.storage, run_id)
         self._tasks = TaskOwner(events)
+        self._vital_tasks = TaskOwner(events, on_failure=self._fail)  # what a peer cannot be without
         self._work: _Work
         self._rounds: Rounds
         self._opened_at = 0.0
@@ -111,7 +121,9 @@ class Peer:
     # Two ways to begin
 
     @classmethod
-    async def hosting(cls, runtime: Runtime, identity: Identity, config: RunConfig, options: PeerOptions, events: Events) -> "Peer":
+    async def hosting(
+        cls, runtime: Runtime, identity: Identity, config: RunConfig, options: PeerOptions, events: Events
+    ) -> "Peer":
         """Return a peer that will start a new swarm for a run, or resume the one that this identity hosted before."""
         run = runtime.compute.run
         work = await run(_prepare, config, None, options)
@@ -131,7 +143,9 @@ class Peer:
         return peer
 
     @classmethod
-    def joining(cls, runtime: Runtime, identity: Identity, link: JoinLink, options: PeerOptions, events: Events) -> "Peer":
+    def joining(
+        cls, runtime: Runtime, identity: Identity, link: JoinLink, options: PeerOptions, events: Events
+    ) -> "Peer":
         """Return a peer that will join the run that a link names."""
         peer = cls(runtime, identity, options, events, link.run_id)
         peer._begin_with = lambda: peer._join(link)
@@ -162,14 +176,19 @@ class Peer:
     def _remade_genesis(self, work: _Work) -> list[FragmentState]:
         manifest = self.manifest
         states = [
-            FragmentState.genesis(gather(work.task.read, fragment), manifest.config.outer, manifest.created_at) for fragment in work.layout.fragments
+            FragmentState.genesis(gather(work.task.read, fragment), manifest.config.outer, manifest.created_at)
+            for fragment in work.layout.fragments
         ]
         if tuple(state.digest for state in states) != manifest.genesis:
             raise LinkError("this run's initial values are lost: host it anew with --new-swarm")
         return states
 
     async def _join(self, link: JoinLink) -> None:
-        warm = self._tasks.spawn("import what training needs", self._runtime.compute.run(_import_torch)) if self.options.train else None
+        warm = (
+            self._tasks.spawn("import what training needs", self._runtime.compute.run(_import_torch))
+            if self.options.train
+            else None
+        )
         started_at = self._runtime.clock.monotonic()
         await self._open(link.peers)
         await self.members.wait_joined(JOIN_TIMEOUT)
@@ -218,6 +237,26 @@ class Peer:
         )  # fmt: skip
         await self.members.start()
 
+    async def _open_directory(self) -> None:
+        """Take part in the DHT; nothing waits for it, since who is in the view is found without."""
+        directory = Directory(
+            runtime=self._runtime,
+            transport=self.transport,
+            identity=self._identity,
+            events=self.events,
+            members=self.members,
+        )
+        self.directory = directory
+        await directory.start()
+        for follower in self.chains.followers:
+            follower.on_adopted(lambda adopted: directory.publish_head(self._head_record(adopted.commit)))
+
+    def _head_record(self, commit: Commit) -> HeadRecord:
+        return HeadRecord(
+            fragment=commit.fragment, digest=commit.digest, total_work=commit.total_work, holders=(self.peer_id,),
+            issued_at=self._runtime.clock.wall(),
+        )  # fmt: skip
+
     async def _serve_manifest(self, _sender: PeerId, _request: GetManifest, _body: bytearray) -> tuple[Done, bytes]:
         if not hasattr(self, "manifest"):
             raise Refused("not-yet", "this peer is joining itself", retry_after=1.0)
@@ -249,11 +288,13 @@ class Peer:
             data=self._work.corpus.describe() if self._work.corpus else "",
         )  # fmt: skip
         self._tasks.spawn("save", self._save_now_and_then())
+        if self.options.use_directory:
+            self._tasks.spawn("take part in the DHT", self._open_directory())
         if self.options.train:
             self._tasks.spawn("validate", self._validate_now_and_then())
         if self.learner is not None:
             self._drive = self._runtime.compute.drive(self.learner.step)
-            self._tasks.spawn("watch the learner", self._watch(self._drive))
+            self._vital_tasks.spawn("learner", self._drive.stopped())
             self._tasks.spawn("show progress", self._show_progress(self.learner))
 
     async def _make_learner(self, start: Sequence[tuple[Commit, FragmentState]]) -> Learner:
@@ -274,17 +315,13 @@ class Peer:
         if self.manifest.config.data.source != "path":  # who brings his own text shares no windows
             learner.set_live(self.members.trainers())
             self.members.on_change(lambda: learner.set_live(self.members.trainers()))
-        for index, follower in enumerate(self.chains.followers):
-            follower.on_adopted(lambda adopted, index=index: learner.adopt(index, adopted.commit.version, adopted.state))  # type: ignore[misc]
+        for follower in self.chains.followers:
+            follower.on_adopted(
+                lambda adopted: learner.adopt(adopted.commit.fragment, adopted.commit.version, adopted.state)
+            )
         return learner
 
-    async def _watch(self, drive: Drive) -> None:
-        try:
-            await drive.stopped()
-        except Exception as error:  # whatever a learner raises ends the peer, with the reason
-            self._fail(error)
-
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         if not self._failure.done():
             self._failure.set_exception(error)
 
@@ -331,6 +368,8 @@ class Peer:
                     self._drive.stop()
                     await self._drive.stopped()
                 await self.members.leave()
+                if self.directory is not None:
+                    await self.directory.leave()
                 await self._save()
         except TimeoutError:
             self.events.emit("leave-timeout", seconds=LEAVE_TIMEOUT)
@@ -346,10 +385,13 @@ class Peer:
         if self._drive is not None:
             self._drive.stop()
         await self._tasks.close()
+        await self._vital_tasks.close()
         if hasattr(self, "_rounds"):
             await self._rounds.close()
         if hasattr(self, "chains"):
             await self.chains.close()
+        if self.directory is not None:
+            await self.directory.close()
         if hasattr(self, "members"):
             await self.members.leave()
         await self.transport.close()
@@ -380,7 +422,9 @@ class Peer:
                 self.events.emit("training", first_step=progress.inner_steps)
             rate = (progress.tokens - tokens_before) / (now - at_before)
             tokens_before, at_before = progress.tokens, now
-            self.members.update_own(position=progress.position, num_inner_steps=progress.inner_steps, tokens_per_second=rate)
+            self.members.update_own(
+                position=progress.position, num_inner_steps=progress.inner_steps, tokens_per_second=rate
+            )
             tallies = learner.tallies()
             self.events.emit(
                 "progress", inner_steps=progress.inner_steps, tokens=progress.tokens, loss=progress.loss,
@@ -442,5 +486,3 @@ def _prepare(config: RunConfig, manifest: RunManifest | None, options: PeerOptio
 def _import_torch() -> None:
     """Import torch while the network is busy: two seconds."""
     import torch  # noqa: F401
-
-

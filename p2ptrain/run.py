@@ -76,7 +76,9 @@ class RunManifest:
             raise LinkError("the manifest that the peers sent is not that of the run in the link")
         if not verify(manifest.owner, "run", payload, manifest.signature):
             raise LinkError("the run's manifest is not signed by its owner")
-        if any(len(item) != DIGEST_BYTES for item in (manifest.layout, *manifest.genesis)) or not math.isfinite(manifest.created_at):
+        if any(len(item) != DIGEST_BYTES for item in (manifest.layout, *manifest.genesis)) or not math.isfinite(
+            manifest.created_at
+        ):
             raise LinkError("the run's manifest is malformed")
         return manifest
 
@@ -87,11 +89,21 @@ class RunManifest:
     def check_layout(self, layout: Layout) -> None:
         """Raise LinkError when this build cuts the run's model in another way (another version of p2ptrain)."""
         if layout.digest() != self.layout or len(layout.fragments) != len(self.genesis):
-            raise LinkError("this build makes another model from the run's config than its owner did; use the owner's version of p2ptrain")
+            raise LinkError(
+                "this build makes another model from the run's config than its owner did; use the owner's version of p2ptrain"
+            )
 
 
 def create_run(
-    config: RunConfig, layout: Layout, anchors: list[NDArray[np.float32]], *, owner: PeerId, signer: Signs, nonce: bytes, now: float, held_out: HeldOut
+    config: RunConfig,
+    layout: Layout,
+    anchors: list[NDArray[np.float32]],
+    *,
+    owner: PeerId,
+    signer: Signs,
+    nonce: bytes,
+    now: float,
+    held_out: HeldOut,
 ) -> tuple[RunManifest, list[FragmentState]]:
     """Return the signed manifest of a new run and the initial state of each fragment."""
     states = [FragmentState.genesis(anchor, config.outer, now) for anchor in anchors]

@@ -119,7 +119,7 @@ class Network(Protocol):
         """Dial; NetworkError with a short reason ("refused", "no route", "timed out", "unknown host")."""
 
     async def secure(self, raw: RawStream, signer: Signer, *, server: bool) -> SecureStream:
-        """Prove our key, learn theirs; NetworkError when the other end does not speak TLS 1.3 with a key."""
+        """Prove our key, learn theirs; NetworkError, or IncompatibleError when the other end does not speak TLS 1.3 with a key."""
 
     def local_hosts(self) -> list[str]:
         """The addresses of this machine that others may be able to dial, best first; loopback last."""

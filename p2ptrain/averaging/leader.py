@@ -18,12 +18,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2ptrain.averaging.merge import Contribution, merge, norms_match
-from p2ptrain.averaging.messages import CallMember, Called, Contribute, Decline, Hold, Register, Registered
+from p2ptrain.averaging.messages import Called, CallMember, Contribute, Decline, Hold, Register, Registered
 from p2ptrain.averaging.round import Abort, Call, Close, Round, RoundTimes, Wait, grace_window
 from p2ptrain.config import RunConfig
 from p2ptrain.errors import NetworkError, Refused, RemoteProtocolError
 from p2ptrain.events import Events
-from p2ptrain.fragments.chain import NO_PARENT, ChainError, Commit, Envelope, Ledger, Signs, Verify, check_envelope, draw, total_work
+from p2ptrain.fragments.chain import (
+    NO_PARENT,
+    ChainError,
+    Commit,
+    Envelope,
+    Ledger,
+    Signs,
+    Verify,
+    check_envelope,
+    draw,
+    total_work,
+)
 from p2ptrain.fragments.follower import Adopted, Follower
 from p2ptrain.fragments.messages import Done, Head
 from p2ptrain.fragments.state import FragmentState
@@ -114,6 +125,8 @@ class Leader:
         self._step_seconds[peer] = request.step_seconds
         if self._round is None:
             self._round = self._new_round()
+        elif not head.envelopes:  # before the first commit, what is known of steps is what members say
+            self._round.times = self._times()
         self._round.register(peer, self._runtime.clock.monotonic(), request.step_seconds)
         self._wake.set()
         return Registered(accepted=True, head=own, reason="")
@@ -174,19 +187,22 @@ class Leader:
 
     # What the round decides
 
-    def _new_round(self) -> Round:
+    def _times(self) -> RoundTimes:
+        """Return the durations of a round on this head: they follow from how long inner steps take."""
         rounds, head = self._config.rounds, self._head
         steps = [envelope.step_seconds for envelope in head.envelopes] or list(self._step_seconds.values())
         step_seconds = median([seconds for seconds in steps if seconds > 0.0] or [FIRST_STEP_SECONDS])
-        interval = rounds.inner_steps * step_seconds
-        times = RoundTimes(
+        interval = max(rounds.inner_steps * step_seconds, rounds.least_interval)
+        return RoundTimes(
             interval=interval, lonely_window=rounds.lonely_intervals * interval,
             grace_window=grace_window(self._lateness, step_seconds=step_seconds, longest=rounds.grace_fraction * interval),
             collect_timeout=max(interval, LEAST_COLLECT_TIMEOUT),
         )  # fmt: skip
+
+    def _new_round(self) -> Round:
         return Round(
-            opened_at=self._head_at, times=times, parent_contributors=len(head.envelopes),
-            least_quorum=rounds.quorum, max_members=self._config.limits.max_members, in_a_hurry=self._in_a_hurry,
+            opened_at=self._head_at, times=self._times(), parent_contributors=len(self._head.envelopes),
+            least_quorum=self._config.rounds.quorum, max_members=self._config.limits.max_members, in_a_hurry=self._in_a_hurry,
         )  # fmt: skip
 
     def _begin_again(self, _adopted: Adopted) -> None:
@@ -215,7 +231,11 @@ class Leader:
         this_round.call(decision, self._runtime.clock.monotonic())
         head = self._head
         self._events.emit(
-            "round-called", fragment=head.fragment, version=head.version + 1, members=list(decision.members), reason=decision.reason
+            "round-called",
+            fragment=head.fragment,
+            version=head.version + 1,
+            members=list(decision.members),
+            reason=decision.reason,
         )
         for peer in decision.members:
             self._tasks.spawn(f"call {short(peer)} into a round", self._call_member(this_round, head, peer))
@@ -250,14 +270,18 @@ class Leader:
         self._follower.archive.remember_update(draft.update, data)
         held = await self._let_hold(draft, data, decision.members)
         if this_round is not self._round:
-            self._events.emit("round-aborted", fragment=head.fragment, version=draft.version, reason="another commit came first")
+            self._events.emit(
+                "round-aborted", fragment=head.fragment, version=draft.version, reason="another commit came first"
+            )
             return
         if not held:
             self._abort(this_round, Abort("no other member confirmed that it holds the update"))
             return
         commit = await self._runtime.compute.run(draft.signed_by, self._signer)
         if not self._follower.adopt(commit, state):
-            self._events.emit("round-aborted", fragment=head.fragment, version=draft.version, reason="another commit came first")
+            self._events.emit(
+                "round-aborted", fragment=head.fragment, version=draft.version, reason="another commit came first"
+            )
             return
         self._sync.announce(commit, [*decision.members, *this_round.registered, *this_round.absent])
         self._report(commit, this_round, decision)
@@ -270,7 +294,9 @@ class Leader:
             seconds=round(self._runtime.clock.monotonic() - this_round.called_at, 4),
         )  # fmt: skip
 
-    def _merge(self, frozen: list[_Received], head: Commit, parent_state: FragmentState) -> tuple[bytes, Commit, FragmentState]:
+    def _merge(
+        self, frozen: list[_Received], head: Commit, parent_state: FragmentState
+    ) -> tuple[bytes, Commit, FragmentState]:
         """Return the update's bytes, the unsigned commit and the state after it (on a worker thread)."""
         contributions = [Contribution(one.envelope.tokens, one.envelope.steps, one.values) for one in frozen]
         rule, limits = self._config.rounds.merge, self._config.limits
@@ -306,4 +332,3 @@ class Leader:
             except (NetworkError, Refused, RemoteProtocolError) as error:
                 self._events.emit("hold-failed", fragment=draft.fragment, peer=peer, reason=str(error))
         return not others
-

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from p2ptrain.averaging.merge import piece_norms
-from p2ptrain.averaging.messages import CallMember, Called, Contribute, Decline, Hold, Register, Registered
+from p2ptrain.averaging.messages import Called, CallMember, Contribute, Decline, Hold, Register, Registered
 from p2ptrain.config import RunConfig
 from p2ptrain.errors import NetworkError, Refused, RemoteProtocolError
 from p2ptrain.events import Events
@@ -72,7 +72,11 @@ class Member:
     def _report_whether_included(self, commit: Commit) -> None:
         sent, self._sent = self._sent, None
         if sent is not None and sent[0] == commit.parent and self._transport.peer_id not in commit.contributors:
-            reason = "the round closed without us" if commit.leader != self._transport.peer_id else "our own work came too late"
+            reason = (
+                "the round closed without us"
+                if commit.leader != self._transport.peer_id
+                else "our own work came too late"
+            )
             self._events.emit("left-out", fragment=commit.fragment, version=commit.version, reason=reason)
 
     # Finding the leader
@@ -93,7 +97,7 @@ class Member:
         """Stay registered with a candidate; return when it is lost, does not answer, or never makes a commit."""
         self._leader, self._leader_lost = candidate, asyncio.Event()
         clock = self._runtime.clock
-        interval = self._config.rounds.inner_steps * (self._learner.progress.step_seconds or 1.0)
+        interval = self._config.rounds.inner_steps * self._learner.progress.step_seconds  # 0 before the first step
         gives_up_at = clock.monotonic() + max(MAX_STALLED_INTERVALS * interval, 4 * LEAST_PATIENCE)
         while clock.monotonic() < gives_up_at:
             accepted = await self._register(candidate, head)
@@ -130,18 +134,24 @@ class Member:
         least = 1 if self._learner.is_paused else max(1, self._config.rounds.inner_steps // 10)
         if steps < least:
             return Called(joins=False, reason=f"{steps} inner steps since the last merge; {least} are needed")
-        self._tasks.spawn(f"contribute to fragment {self._fragment.index}", self._contribute(leader, self._follower.archive.head))
+        self._tasks.spawn(
+            f"contribute to fragment {self._fragment.index}", self._contribute(leader, self._follower.archive.head)
+        )
         return Called(joins=True)
 
     async def _contribute(self, leader: PeerId, head: Commit) -> None:
         hand_over = await self._hand_over()
-        if hand_over is None or hand_over.after_step != self._follower.archive.state.ledger.last_step(self._transport.peer_id):
+        if hand_over is None or hand_over.after_step != self._follower.archive.state.ledger.last_step(
+            self._transport.peer_id
+        ):
             await self._decline(leader, head, "no work that this chain has not merged")
             return
         try:
             envelope, data = await self._runtime.compute.run(self._encode, hand_over, head)
         except CodecError as error:
-            self._events.emit("left-out", fragment=head.fragment, version=head.version + 1, reason=f"cannot encode: {error}")
+            self._events.emit(
+                "left-out", fragment=head.fragment, version=head.version + 1, reason=f"cannot encode: {error}"
+            )
             await self._decline(leader, head, "the work cannot be encoded")
             return
         self._sent = head.digest, hand_over.last_step
@@ -155,7 +165,9 @@ class Member:
     async def _hand_over(self) -> HandOver | None:
         """Ask the learner for its unmerged work as of its next step boundary."""
         answer: asyncio.Future[HandOver | None] = asyncio.Future()
-        self._learner.request_hand_over(self._fragment.index, lambda one: None if answer.done() else answer.set_result(one))
+        self._learner.request_hand_over(
+            self._fragment.index, lambda one: None if answer.done() else answer.set_result(one)
+        )
         return await answer
 
     def _encode(self, hand_over: HandOver, head: Commit) -> tuple[Envelope, bytes]:
@@ -188,4 +200,3 @@ def hold(follower: Follower, request: Hold, body: bytearray) -> Done:
         raise Refused("malformed", "the update's bytes do not match their digest")
     follower.archive.remember_update(Digest(request.digest), data)
     return Done()
-

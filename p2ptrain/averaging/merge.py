@@ -71,7 +71,9 @@ def radial_directional_mean(parts: Sequence[Vector], shares: Sequence[float]) ->
     amplification is at most 2·√n, n being the effective number of contributors (it is √n for orthogonal ones).
     """
     norms = [norm(part) for part in parts]
-    direction = weighted_mean(parts, [share / length if length else 0.0 for share, length in zip(shares, norms, strict=True)])
+    direction = weighted_mean(
+        parts, [share / length if length else 0.0 for share, length in zip(shares, norms, strict=True)]
+    )
     radius = sum(share * length for share, length in zip(shares, norms, strict=True))
     effective = 1.0 / sum(share * share for share in shares)
     amplification = min(1.0 / max(norm(direction), 1e-30), 2.0 * effective**0.5)
@@ -90,4 +92,7 @@ def piece_norms(values: Vector, fragment: Fragment) -> tuple[float, ...]:
 
 def norms_match(claimed: Sequence[float], values: Vector, fragment: Fragment) -> bool:
     """Return whether an envelope's norms are those of the values that came with it."""
-    return all(abs(one - true) <= NORM_TOLERANCE * true for one, true in zip(claimed, piece_norms(values, fragment), strict=True))
+    return all(
+        abs(one - true) <= NORM_TOLERANCE * true
+        for one, true in zip(claimed, piece_norms(values, fragment), strict=True)
+    )

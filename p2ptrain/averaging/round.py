@@ -85,7 +85,9 @@ class Round:
     """Do not wait for the interval or for a majority: the run is being drained, and who has no work says so."""
     phase: Phase = Phase.GATHERING
     registered: dict[PeerId, float] = field(default_factory=dict)  # peer -> when it registered
-    leads: dict[PeerId, float] = field(default_factory=dict)  # peer -> how much earlier than the others it is called (s)
+    leads: dict[PeerId, float] = field(
+        default_factory=dict
+    )  # peer -> how much earlier than the others it is called (s)
     called_at: float = 0.0
     outstanding: set[PeerId] = field(default_factory=set)
     arrived: dict[PeerId, float] = field(default_factory=dict)  # peer -> when its contribution was complete
@@ -150,11 +152,15 @@ class Round:
             slow = tuple(sorted(peer for peer in uncalled if self.leads[peer] and now >= due_at - self.leads[peer]))
             if slow and num_registered >= quorum:
                 return Call(slow, f"{len(slow)} members need long to answer", early=True)
-            look_at = min([due_at, *(due_at - self.leads[peer] for peer in uncalled if now < due_at - self.leads[peer])])
+            look_at = min(
+                [due_at, *(due_at - self.leads[peer] for peer in uncalled if now < due_at - self.leads[peer])]
+            )
             return Wait(look_at, f"not due for {due_at - now:.2f} s")
         if num_registered < quorum:
             lonely_at = self.opened_at + self.times.lonely_window
-            return Wait(lonely_at if now < lonely_at else None, f"{num_registered} of {quorum} members needed for a quorum")
+            return Wait(
+                lonely_at if now < lonely_at else None, f"{num_registered} of {quorum} members needed for a quorum"
+            )
         return Call(tuple(sorted(uncalled)), f"{len(members)} members are ready")
 
     def _decide_to_close(self, now: float) -> Decision:
@@ -164,13 +170,17 @@ class Round:
             if not members:
                 return Abort("no member had work to contribute")
             if len(members) < quorum:
-                return Abort(f"{len(members)} of {quorum} contributions needed for a quorum, and nobody is left to wait for")
+                return Abort(
+                    f"{len(members)} of {quorum} contributions needed for a quorum, and nobody is left to wait for"
+                )
             return Close(members, f"all {len(members)} members contributed")
         if len(members) >= quorum:
             grace_window = self.times.collect_timeout / 4 if self.in_a_hurry else self.times.grace_window
             grace_ends_at = max(self.called_at, sorted(self.arrived.values())[quorum - 1]) + grace_window
             if now >= grace_ends_at:
-                return Close(members, f"grace window ended with {len(members)} of {len(members) + len(self.outstanding)} members")
+                return Close(
+                    members, f"grace window ended with {len(members)} of {len(members) + len(self.outstanding)} members"
+                )
             return Wait(grace_ends_at, f"quorum reached, waiting for {len(self.outstanding)} late members")
         gives_up_at = self.called_at + self.times.collect_timeout
         if now >= gives_up_at:

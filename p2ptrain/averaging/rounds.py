@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from p2ptrain.averaging.leader import Leader
 from p2ptrain.averaging.member import Member, hold
-from p2ptrain.averaging.messages import CallMember, Called, Contribute, Decline, Hold, Register, Registered
+from p2ptrain.averaging.messages import Called, CallMember, Contribute, Decline, Hold, Register, Registered
 from p2ptrain.config import RunConfig
 from p2ptrain.errors import Refused
 from p2ptrain.events import Events
@@ -70,8 +70,13 @@ class Rounds:
             member.lost(peer)
 
     def _handle_calls(self) -> None:
-        largest = max(CODECS[self._config.codec.up].num_bytes(follower.fragment.num_elements) for follower in self._sync.followers)
-        largest_update = max(CODECS[self._config.codec.down].num_bytes(follower.fragment.num_elements) for follower in self._sync.followers)
+        largest = max(
+            CODECS[self._config.codec.up].num_bytes(follower.fragment.num_elements) for follower in self._sync.followers
+        )
+        largest_update = max(
+            CODECS[self._config.codec.down].num_bytes(follower.fragment.num_elements)
+            for follower in self._sync.followers
+        )
         self._transport.handle(Register, self._register)
         self._transport.handle(CallMember, self._call)
         self._transport.handle(Decline, self._decline)

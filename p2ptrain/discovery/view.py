@@ -17,7 +17,7 @@ from p2ptrain.discovery.records import MemberRecord
 from p2ptrain.ids import PeerId, public_key_of
 
 MAX_MEMBERS: Final = 128  # a random sample of this size is connected whatever the swarm's size; 35 kB of records
-SHUFFLE: Final = 2  # strangers that a full view takes in at once: a view of 128 is renewed in about ten minutes
+SHUFFLE: Final = 1  # strangers that a full view takes in at once: a view of 128 is renewed in about ten minutes
 TAG_BYTES: Final = 8  # the start of a public key names a peer in a summary
 
 _LINE: Final = struct.Struct(f"<{TAG_BYTES}sdI?")  # tag, issued_at, sequence, gone

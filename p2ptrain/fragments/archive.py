@@ -62,7 +62,9 @@ class Archive:
 
     def siblings(self, commit: Commit) -> list[Commit]:
         """Return other known commits on the same parent: each is a fork."""
-        return [other for other in self._commits.values() if other.parent == commit.parent and other.digest != commit.digest]
+        return [
+            other for other in self._commits.values() if other.parent == commit.parent and other.digest != commit.digest
+        ]
 
     def depth_from_head(self, ancestor: Digest) -> int | None:
         """Return how many commits the head is after `ancestor`, or None when it is not (known to be) on our chain."""

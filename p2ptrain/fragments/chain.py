@@ -55,7 +55,9 @@ class _Signed:
     @cached_property
     def payload(self) -> bytes:
         """The bytes that are signed."""
-        packed: bytes = msgpack.packb([_plain(getattr(self, item.name)) for item in fields(self) if item.name != "signature"])
+        packed: bytes = msgpack.packb(
+            [_plain(getattr(self, item.name)) for item in fields(self) if item.name != "signature"]
+        )
         return packed
 
     @cached_property
@@ -155,7 +157,9 @@ class Commit(_Signed):
         """Return a commit whose fields are in range (nothing else is checked); ChainError otherwise."""
         values, payload, signature = cls._unpack(data)
         try:
-            run_id, fragment, parent, version, leader, update, state, total_work, following, committed_at, envelopes = values
+            run_id, fragment, parent, version, leader, update, state, total_work, following, committed_at, envelopes = (
+                values
+            )
             commit = cls(
                 run_id=RunId(_digest(run_id)), fragment=_count(fragment, 1 << 16), parent=_digest(parent),
                 version=_count(version, MAX_STEP), leader=_peer(leader), update=_digest(update), state=_digest(state),
@@ -237,7 +241,9 @@ class Ledger:
         """Return a ledger; ChainError unless these are exactly the bytes that `to_bytes` makes."""
         try:
             created_at, rows = msgpack.unpackb(data)
-            entries = {_peer(peer): LedgerEntry(_count(step, MAX_STEP), _real(merged_at)) for peer, step, merged_at in rows}
+            entries = {
+                _peer(peer): LedgerEntry(_count(step, MAX_STEP), _real(merged_at)) for peer, step, merged_at in rows
+            }
             ledger = cls(_real(created_at), entries)
             _require(ledger.to_bytes() == data)
         except (ValueError, TypeError, msgpack.UnpackException):
@@ -245,7 +251,9 @@ class Ledger:
         return ledger
 
 
-def check_envelope(envelope: Envelope, head: Commit, ledger: Ledger, *, num_pieces: int, max_staleness: int, verify: Verify) -> None:
+def check_envelope(
+    envelope: Envelope, head: Commit, ledger: Ledger, *, num_pieces: int, max_staleness: int, verify: Verify
+) -> None:
     """Raise ChainError with the reason why a round on `head` must not merge this envelope."""
     if envelope.run_id != head.run_id or envelope.fragment != head.fragment:
         raise ChainError("the envelope is of another run or fragment")
@@ -254,20 +262,31 @@ def check_envelope(envelope: Envelope, head: Commit, ledger: Ledger, *, num_piec
     if envelope.oldest_version > head.version:
         raise ChainError(f"work on version {envelope.oldest_version}, which comes after the head's {head.version}")
     if head.version - envelope.oldest_version > max_staleness:
-        raise ChainError(f"stale: work on version {envelope.oldest_version}, {head.version - envelope.oldest_version} commits behind")
+        raise ChainError(
+            f"stale: work on version {envelope.oldest_version}, {head.version - envelope.oldest_version} commits behind"
+        )
     if reason := ledger.refusal(envelope):
         raise ChainError(reason)
     if not verify(envelope.peer, Envelope.DOMAIN, envelope.payload, envelope.signature):
         raise ChainError("the envelope's signature is not its peer's")
 
 
-def total_work(parent: Commit, ledger: Ledger, envelopes: Iterable[Envelope], committed_at: float, limits: LimitsConfig) -> int:
+def total_work(
+    parent: Commit, ledger: Ledger, envelopes: Iterable[Envelope], committed_at: float, limits: LimitsConfig
+) -> int:
     """Return the total work of a commit on `parent` (whose ledger is given) that merges these envelopes."""
     return parent.total_work + sum(ledger.work(envelope, committed_at, limits) for envelope in envelopes)
 
 
 def check_commit(
-    commit: Commit, parent: Commit, ledger: Ledger, limits: LimitsConfig, *, num_pieces: int, max_staleness: int, verify: Verify
+    commit: Commit,
+    parent: Commit,
+    ledger: Ledger,
+    limits: LimitsConfig,
+    *,
+    num_pieces: int,
+    max_staleness: int,
+    verify: Verify,
 ) -> None:
     """Raise ChainError unless `commit` may follow `parent`, whose ledger is given. The state is checked by applying."""
     if (commit.run_id, commit.fragment, commit.parent) != (parent.run_id, parent.fragment, parent.digest):

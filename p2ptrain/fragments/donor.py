@@ -1,5 +1,6 @@
 """Asking others for commits, updates and snapshots, by digest, until one of them has it."""
 
+import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -27,7 +28,9 @@ class Donors:
     def __init__(self, transport: Transport, runtime: Runtime, others: Callable[[], Sequence[PeerId]]) -> None:
         self._transport, self._runtime, self._others = transport, runtime, others
 
-    async def commits(self, fragment: int, head: Digest, known: list[Digest], holders: Iterable[PeerId]) -> list[Commit]:
+    async def commits(
+        self, fragment: int, head: Digest, known: list[Digest], holders: Iterable[PeerId]
+    ) -> list[Commit]:
         """Return the commits that lead to `head`, oldest first; StateSyncError when nobody has them."""
 
         async def ask(peer: PeerId) -> list[Commit]:
@@ -44,7 +47,9 @@ class Donors:
 
         async def ask(peer: PeerId) -> bytes:
             request = GetUpdate(fragment=fragment.index, digest=commit.update)
-            reply = await self._transport.call(peer, request, Done, timeout=FETCH_TIMEOUT, bulk=True, max_body_bytes=num_bytes)
+            reply = await self._transport.call(
+                peer, request, Done, timeout=FETCH_TIMEOUT, bulk=True, max_body_bytes=num_bytes
+            )
             data = bytes(reply.body)
             if await self._runtime.compute.run(digest, "update", data) != commit.update:
                 raise StateSyncError("the update's bytes do not match their digest")
@@ -60,7 +65,12 @@ class Donors:
         async def ask(peer: PeerId) -> tuple[Commit, FragmentState]:
             limit = MAX_COMMIT_BYTES + 2 * fragment.num_bytes + MAX_LEDGER_BYTES
             reply = await self._transport.call(
-                peer, GetSnapshot(fragment=fragment.index), Snapshot, timeout=FETCH_TIMEOUT, bulk=True, max_body_bytes=limit
+                peer,
+                GetSnapshot(fragment=fragment.index),
+                Snapshot,
+                timeout=FETCH_TIMEOUT,
+                bulk=True,
+                max_body_bytes=limit,
             )
             parse = self._runtime.compute.run
             commit, state = await parse(parse_snapshot, reply.body, reply.message.commit_bytes, fragment, outer)
@@ -92,12 +102,16 @@ def _split_commits(data: bytes, sizes: Sequence[int], head: Digest) -> list[Comm
     for size in sizes:
         commits.append(Commit.from_bytes(data[offset : offset + size]))
         offset += size
-    if commits[-1].digest != head or any(after.parent != before.digest for before, after in zip(commits, commits[1:], strict=False)):
+    if commits[-1].digest != head or any(
+        after.parent != before.digest for before, after in itertools.pairwise(commits)
+    ):
         raise StateSyncError("the commits are not a chain that leads to the head")
     return commits
 
 
-def parse_snapshot(data: bytes | bytearray, commit_bytes: int, fragment: Fragment, outer: OuterConfig) -> tuple[Commit, FragmentState]:
+def parse_snapshot(
+    data: bytes | bytearray, commit_bytes: int, fragment: Fragment, outer: OuterConfig
+) -> tuple[Commit, FragmentState]:
     """Return commit and state out of a snapshot's bytes; StateSyncError unless the state matches the commit."""
     commit = Commit.from_bytes(bytes(data[:commit_bytes]))
     state = FragmentState.from_bytes(data[commit_bytes:], fragment.num_elements, outer)

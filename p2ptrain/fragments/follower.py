@@ -56,7 +56,15 @@ class Follower:
     """Keeps one fragment's archive on the heaviest chain. `run` is its task."""
 
     def __init__(
-        self, *, fragment: Fragment, config: RunConfig, archive: Archive, donors: Donors, runtime: Runtime, events: Events, verify: Verify
+        self,
+        *,
+        fragment: Fragment,
+        config: RunConfig,
+        archive: Archive,
+        donors: Donors,
+        runtime: Runtime,
+        events: Events,
+        verify: Verify,
     ) -> None:
         self.fragment, self.archive = fragment, archive
         self._config, self._donors, self._runtime, self._events, self._verify = config, donors, runtime, events, verify
@@ -90,7 +98,12 @@ class Follower:
         depth = self._depth_of_fork(commit) or 0
         self.archive.adopt(commit, state)
         if depth:
-            self._events.emit("reorg", fragment=self.fragment.index, depth=depth, **{"from": old.digest.hex(), "to": commit.digest.hex()})
+            self._events.emit(
+                "reorg",
+                fragment=self.fragment.index,
+                depth=depth,
+                **{"from": old.digest.hex(), "to": commit.digest.hex()},
+            )
         for listener in self._listeners:
             listener(Adopted(commit, state, depth, source))
         return True
@@ -108,7 +121,9 @@ class Follower:
             try:
                 await self._move_to(candidate)
             except (*PeerErrors, StateSyncError, ChainError) as error:
-                self._events.emit("head-dropped", fragment=self.fragment.index, commit=candidate.digest.hex(), reason=str(error))
+                self._events.emit(
+                    "head-dropped", fragment=self.fragment.index, commit=candidate.digest.hex(), reason=str(error)
+                )
             self._candidates.pop(candidate.digest, None)
 
     async def _move_to(self, candidate: _Candidate) -> None:
@@ -121,7 +136,9 @@ class Follower:
         assert ancestor is not None  # _path_to ends at a known commit
         depth = self._depth_of_fork(ancestor)
         if depth is None or depth > self._config.limits.max_reorg:
-            raise ChainError(f"deep reorganisation refused: the fork began {'out of sight' if depth is None else f'{depth} commits ago'}")
+            raise ChainError(
+                f"deep reorganisation refused: the fork began {'out of sight' if depth is None else f'{depth} commits ago'}"
+            )
         ledgers = await self._runtime.compute.run(self._check_path, path, ancestor)
         for commit, ledger in zip(path, ledgers, strict=True):
             self._report_forks(commit)
@@ -141,7 +158,9 @@ class Follower:
             return [candidate.commit]
         known = [commit.digest for commit in self.archive.chain(self.archive.head.digest, MAX_COMMITS)]
         path = await self._donors.commits(self.fragment.index, candidate.digest, _spread(known), candidate.sources)
-        held = next((index for index in range(len(path), 0, -1) if self.archive.commit(path[index - 1].parent) is not None), 0)
+        held = next(
+            (index for index in range(len(path), 0, -1) if self.archive.commit(path[index - 1].parent) is not None), 0
+        )
         return path[held - 1 :] if held else []
 
     def _check_path(self, path: Sequence[Commit], ancestor: Commit) -> list[Ledger]:
@@ -177,7 +196,9 @@ class Follower:
                 data = await self._donors.update(self.fragment, commit, self._update_bytes, holders)
             state = await self._runtime.compute.run(self.apply, parent_state, commit, data)
             if state.digest != commit.state:
-                self._events.emit("state-mismatch", fragment=self.fragment.index, commit=commit.digest.hex(), leader=commit.leader)
+                self._events.emit(
+                    "state-mismatch", fragment=self.fragment.index, commit=commit.digest.hex(), leader=commit.leader
+                )
                 raise StateSyncError("the update does not lead to the state that its commit names")
             self.archive.remember_update(commit.update, data)
             self.adopt(commit, state, source=candidate.sources[0] if candidate.sources else None)
@@ -218,11 +239,19 @@ class Follower:
     def _report_forks(self, commit: Commit) -> None:
         if self.archive.commit(commit.digest) is None:
             for sibling in self.archive.siblings(commit):
-                self._events.emit("fork", fragment=self.fragment.index, version=commit.version, a=sibling.digest.hex(), b=commit.digest.hex())
+                self._events.emit(
+                    "fork",
+                    fragment=self.fragment.index,
+                    version=commit.version,
+                    a=sibling.digest.hex(),
+                    b=commit.digest.hex(),
+                )
 
     def _depth_of_fork(self, commit: Commit) -> int | None:
         """Return how many commits of our chain a known commit gives up (0: none); None when they have no known ancestor."""
-        depths = (self.archive.depth_from_head(ancestor.digest) for ancestor in self.archive.chain(commit.digest, MAX_COMMITS))
+        depths = (
+            self.archive.depth_from_head(ancestor.digest) for ancestor in self.archive.chain(commit.digest, MAX_COMMITS)
+        )
         return next((depth for depth in depths if depth is not None), None)
 
 

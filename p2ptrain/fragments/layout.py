@@ -85,7 +85,14 @@ class Layout:
     def digest(self) -> Digest:
         """Return what two peers compare to know that they cut the same model in the same way."""
         rows = [
-            [fragment.index, piece.tensor.name, list(piece.tensor.shape), piece.start, piece.stop, piece.tensor.merges_by_direction]
+            [
+                fragment.index,
+                piece.tensor.name,
+                list(piece.tensor.shape),
+                piece.start,
+                piece.stop,
+                piece.tensor.merges_by_direction,
+            ]
             for fragment in self.fragments
             for piece in fragment.pieces
         ]
@@ -99,10 +106,14 @@ def make_layout(tensors: Sequence[TensorSpec], count: int) -> Layout:
         raise ConfigError("two tensors of the model have the same name")
     full = [tensor for tensor in tensors if tensor.num_elements]
     embeddings = sorted((tensor for tensor in full if tensor.is_embedding), key=lambda tensor: tensor.name)
-    others = sorted((tensor for tensor in full if not tensor.is_embedding), key=lambda tensor: (-tensor.num_elements, tensor.name))
+    others = sorted(
+        (tensor for tensor in full if not tensor.is_embedding), key=lambda tensor: (-tensor.num_elements, tensor.name)
+    )
     num_rows = sum(tensor.shape[0] for tensor in embeddings)
     if not 1 <= count <= len(others) + num_rows:
-        raise ConfigError(f"fragments.count = {count}: this model can be cut into 1 to {len(others) + num_rows} fragments")
+        raise ConfigError(
+            f"fragments.count = {count}: this model can be cut into 1 to {len(others) + num_rows} fragments"
+        )
     share = _embedding_share(embeddings, others, count)
     bins = _rows_in_bins(embeddings, share) + _largest_first(others, count - share)
     if count == 1:

@@ -48,7 +48,10 @@ class FragmentState:
     def to_buffers(self) -> list[memoryview]:
         """Return anchor, momentum and ledger as bytes, without copying the arrays. This is what a snapshot holds."""
         arrays = [np.ascontiguousarray(array, "<f4") for array in (self.anchor, self.momentum)]
-        return [*(memoryview(array).cast("B") if array.size else memoryview(b"") for array in arrays), memoryview(self.ledger.to_bytes())]
+        return [
+            *(array.data.cast("B") if array.size else memoryview(b"") for array in arrays),
+            memoryview(self.ledger.to_bytes()),
+        ]
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray, num_elements: int, outer: OuterConfig) -> Self:

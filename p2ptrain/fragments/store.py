@@ -45,7 +45,9 @@ class RunStore:
     def save_heads(self, heads: Sequence[tuple[Commit, FragmentState]]) -> None:
         for commit, state in heads:
             commit_bytes, data = pack_snapshot(commit, state)
-            self._storage.write(f"{self._folder}/fragment-{commit.fragment}.snapshot", msgpack.packb([commit_bytes, data]))
+            self._storage.write(
+                f"{self._folder}/fragment-{commit.fragment}.snapshot", msgpack.packb([commit_bytes, data])
+            )
 
     def load_heads(self, layout: Layout, outer: OuterConfig) -> list[tuple[Commit, FragmentState]] | None:
         """Return the saved head of every fragment, or None when not all were saved; StorageError for a corrupt file."""
@@ -102,4 +104,6 @@ def hosted_runs(storage: Storage, verify: Verify) -> list[RunManifest]:
 
 
 def _corrupt(name: str, reason: str) -> StorageError:
-    return StorageError(f"{name} in the identity directory is corrupt ({reason or 'unreadable'}); it was left as it is: move it away to go on without it")
+    return StorageError(
+        f"{name} in the identity directory is corrupt ({reason or 'unreadable'}); it was left as it is: move it away to go on without it"
+    )

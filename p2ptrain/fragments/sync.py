@@ -51,7 +51,15 @@ class ChainSync:
     """Every fragment's follower on one peer, and what it serves to the others."""
 
     def __init__(
-        self, *, config: RunConfig, layout: Layout, transport: Transport, runtime: Runtime, events: Events, verify: Verify, others: Callable[[], Sequence[PeerId]]
+        self,
+        *,
+        config: RunConfig,
+        layout: Layout,
+        transport: Transport,
+        runtime: Runtime,
+        events: Events,
+        verify: Verify,
+        others: Callable[[], Sequence[PeerId]],
     ) -> None:
         self.followers: list[Follower] = []
         self._config, self._layout, self._transport, self._runtime = config, layout, transport, runtime
@@ -98,7 +106,11 @@ class ChainSync:
                     if head.fragment in heads:
                         heads[head.fragment].append((head, peer))
             if all(heads.values()):
-                return list(await asyncio.gather(*(self._fetch_start(fragment, heads[fragment.index]) for fragment in self._layout.fragments)))
+                return list(
+                    await asyncio.gather(
+                        *(self._fetch_start(fragment, heads[fragment.index]) for fragment in self._layout.fragments)
+                    )
+                )
             await asyncio.sleep(0.5 * (attempt + 1))
         raise StateSyncError("no peer could say where the run stands")
 

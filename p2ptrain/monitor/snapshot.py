@@ -33,7 +33,9 @@ class PeerStatus(Message):
     phase: Text  # what it is doing, in a few words: "training", "draining", "syncing", "isolated"
     link: Text  # a join link with this peer and others that are alive now
     trainers_alive: Amount  # live trainers in its view, itself included
-    in_the_round: Amount  # members of the rounds that it knows of: contributors to the latest commit of any fragment, most of all
+    in_the_round: (
+        Amount  # members of the rounds that it knows of: contributors to the latest commit of any fragment, most of all
+    )
     merged: Amount  # contributors of the latest commit, fewest of all fragments
     heads: tuple[HeadStatus, ...]
     inner_steps: Amount
@@ -49,4 +51,6 @@ class PeerStatus(Message):
     num_connections: Amount
     bytes_sent: Amount
     bytes_received: Amount
-    members: Annotated[tuple[Text, ...], Field(max_length=MAX_MEMBERS_NAMED)] = ()  # PEER_ID@host:port of others alive in its view
+    members: Annotated[
+        tuple[Text, ...], Field(max_length=MAX_MEMBERS_NAMED)
+    ] = ()  # PEER_ID@host:port of others alive in its view

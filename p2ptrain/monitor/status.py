@@ -63,7 +63,10 @@ class SwarmStatus:
         heaviest: dict[int, HeadStatus] = {}
         for head in (head for peer in self.peers for head in peer.heads):
             known = heaviest.get(head.fragment)
-            if known is None or (head.total_work, known.digest) > (known.total_work, head.digest):  # ties: smaller digest
+            if known is None or (head.total_work, known.digest) > (
+                known.total_work,
+                head.digest,
+            ):  # ties: smaller digest
                 heaviest[head.fragment] = head
         return [heaviest[fragment] for fragment in sorted(heaviest)]
 
@@ -140,7 +143,9 @@ async def _ask(transport: Transport, contact: LinkPeer) -> PeerStatus | P2PTrain
     return reply.message
 
 
-def _named_and_not_asked(answers: dict[LinkPeer, PeerStatus], failures: dict[LinkPeer, P2PTrainError]) -> list[LinkPeer]:
+def _named_and_not_asked(
+    answers: dict[LinkPeer, PeerStatus], failures: dict[LinkPeer, P2PTrainError]
+) -> list[LinkPeer]:
     """Return the peers to ask next: one address of each, and no more than there is room for."""
     asked = {contact.peer for contact in (*answers, *failures)}
     named: dict[PeerId, LinkPeer] = {}
@@ -169,7 +174,9 @@ def _nobody_answered(failures: dict[LinkPeer, P2PTrainError]) -> P2PTrainError:
     return UnreachableError("\n".join(["no peer of the link answers:", *lines]))
 
 
-def _put_together(run_id: RunId, answers: dict[LinkPeer, PeerStatus], failures: dict[LinkPeer, P2PTrainError]) -> SwarmStatus:
+def _put_together(
+    run_id: RunId, answers: dict[LinkPeer, PeerStatus], failures: dict[LinkPeer, P2PTrainError]
+) -> SwarmStatus:
     statuses = {status.peer: status for status in answers.values()}
     return SwarmStatus(
         run_id=run_id,

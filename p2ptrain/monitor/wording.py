@@ -75,7 +75,9 @@ _SENTENCES: Final[dict[str, Callable[[Fields], str]]] = {
     "rejoined": lambda fields: f"back in touch with {fields.get('num_peers')} other peers",
     "reorg": _reorganised,
     "resync": _resynced,
-    "state-mismatch": lambda fields: f"an update of part {fields.get('fragment')} was not what its leader signed: refused",
+    "state-mismatch": lambda fields: (
+        f"an update of part {fields.get('fragment')} was not what its leader signed: refused"
+    ),
     "draining": lambda fields: "training has stopped; what is left of the work is being merged",
     "left": lambda fields: f"said goodbye and left ({_seconds(fields)})",
     "task-failed": lambda fields: f"a bug in p2ptrain: {fields.get('task')}: {fields.get('error')}",

@@ -160,8 +160,12 @@ class Calls:
         stream.outgoing = OutgoingBody(parts, credit_bytes=WINDOW_BYTES)
         body_bytes = stream.outgoing.remaining_bytes
         if body_bytes > stream.max_reply_bytes:
-            raise Refused("reply-too-large", f"the reply has {body_bytes} bytes, the caller takes {stream.max_reply_bytes}")
-        self._outbox.put(Answer(stream=stream.number, body_bytes=body_bytes, message=message), None if parts else written)
+            raise Refused(
+                "reply-too-large", f"the reply has {body_bytes} bytes, the caller takes {stream.max_reply_bytes}"
+            )
+        self._outbox.put(
+            Answer(stream=stream.number, body_bytes=body_bytes, message=message), None if parts else written
+        )
         if parts:
             self._outbox.add_body(stream.number, stream.outgoing, written)
         await self._progress(stream, written)

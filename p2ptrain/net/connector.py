@@ -176,7 +176,9 @@ class Connector:
                 dial.cancel()
         if self._pool.best(peer, lane) is not None:
             return None
-        return NetworkError("; ".join(f"{address}: {dial.result()}" for address, dial in zip(addresses, dials, strict=True)))
+        return NetworkError(
+            "; ".join(f"{address}: {dial.result()}" for address, dial in zip(addresses, dials, strict=True))
+        )
 
     async def _dial_later(self, seconds: float, address: Address, lane: Lane, peer: PeerId) -> str:
         await asyncio.sleep(seconds)

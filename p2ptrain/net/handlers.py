@@ -43,7 +43,9 @@ class Handlers:
         if not request.method or request.method in self._methods:
             raise LocalProtocolError(f"{request.__name__}: method {request.method!r} has a handler, or no name")
         if not 0 <= max_body_bytes <= MAX_BODY_BYTES:
-            raise LocalProtocolError(f"{request.method}: a body of {max_body_bytes} bytes is above the protocol's limit")
+            raise LocalProtocolError(
+                f"{request.method}: a body of {max_body_bytes} bytes is above the protocol's limit"
+            )
         self._methods[request.method] = _Method(request, handler, admit, max_body_bytes)
 
     def admit(self, sender: PeerId, opened: Open) -> Message:

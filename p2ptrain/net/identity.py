@@ -109,7 +109,9 @@ def _parse(path: Path, pem: bytes) -> Identity:
     try:
         key = load_pem_private_key(pem, password=None)
     except (ValueError, TypeError):
-        raise IdentityError(f"identity file {path} is not an unencrypted PEM private key; it was left as it is") from None
+        raise IdentityError(
+            f"identity file {path} is not an unencrypted PEM private key; it was left as it is"
+        ) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise IdentityError(f"identity file {path} holds another kind of key; an Ed25519 key is needed")
     return Identity(key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption()))

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from p2ptrain.errors import StorageError
+from p2ptrain.errors import IdentityInUseError, StorageError
 
 NAME: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)
 PARTIAL: Final = ".partial"
@@ -31,7 +31,9 @@ class DirectoryStorage:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
-            raise StorageError(f"data directory {directory} is in use by another process") from None
+            raise IdentityInUseError(
+                f"the identity in {directory} is in use by another process on this machine"
+            ) from None
         for leftover in directory.rglob(f"*{PARTIAL}"):  # of a crash: nobody else writes here
             leftover.unlink(missing_ok=True)
 
@@ -76,7 +78,9 @@ class DirectoryStorage:
 
     def _path(self, name: str) -> Path:
         if not NAME.fullmatch(name) or name.endswith(PARTIAL):
-            raise StorageError(f"{name!r} is no name for a blob: words of letters, digits, '.', '_', '-', divided by '/'")
+            raise StorageError(
+                f"{name!r} is no name for a blob: words of letters, digits, '.', '_', '-', divided by '/'"
+            )
         return self._directory / name
 
 

@@ -25,13 +25,13 @@ class Checkers:
 
     def watch(self, peer: Peer) -> None:
         """Check each adoption of a peer from now on, and what it begins with."""
-        for index, follower in enumerate(peer.chains.followers):
-            follower.on_adopted(lambda adopted, index=index: self._check(peer, index, adopted))  # type: ignore[misc]
-            archive = follower.archive
-            self._check(peer, index, Adopted(archive.head, archive.state, 0, None))
+        for follower in peer.chains.followers:
+            follower.on_adopted(lambda adopted: self._check(peer, adopted))
+            self._check(peer, Adopted(follower.archive.head, follower.archive.state, 0, None))
 
-    def _check(self, peer: Peer, fragment: int, adopted: Adopted) -> None:
-        commit, where = adopted.commit, f"{peer.peer_id[-6:]}, fragment {fragment}, version {adopted.commit.version}"
+    def _check(self, peer: Peer, adopted: Adopted) -> None:
+        commit, fragment = adopted.commit, adopted.commit.fragment
+        where = f"{peer.peer_id[-6:]}, fragment {fragment}, version {adopted.commit.version}"
         self.num_adoptions += 1
         recomputed = adopted.state.recompute_digest()
         if recomputed != commit.state or self._states.setdefault(commit.digest, recomputed) != recomputed:
@@ -57,4 +57,6 @@ class Checkers:
                 if envelope.peer == peer.peer_id and envelope.last_step > peer.first_step
             )
             if chain[-1].version == 0 and in_chain != tally.merged:
-                raise Violation(f"{where}: the chain holds {in_chain} tokens of this peer, its books say {tally.merged}")
+                raise Violation(
+                    f"{where}: the chain holds {in_chain} tokens of this peer, its books say {tally.merged}"
+                )

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 from p2ptrain.config import RunConfig
 from p2ptrain.events import Event, Events
+from p2ptrain.ids import PeerId
 from p2ptrain.link import JoinLink
 from p2ptrain.net.identity import Identity
 from p2ptrain.peer import Peer, PeerOptions
-from p2ptrain.ids import PeerId
 from p2ptrain.runtime import Address, Runtime
 from p2ptrain.sim.checkers import Checkers
 from p2ptrain.sim.ports import SimWorld
@@ -77,7 +77,9 @@ class SimSwarm:
         await self._start(name, await Peer.hosting(runtime, identity, self.config, _options(name, train), events))
         return name
 
-    async def join(self, *, train: bool = True, step_seconds: float = STEP_SECONDS, hidden: bool = False, wall_skew: float = 0.0) -> str:
+    async def join(
+        self, *, train: bool = True, step_seconds: float = STEP_SECONDS, hidden: bool = False, wall_skew: float = 0.0
+    ) -> str:
         """Start one more peer, which joins by the link of a live one; return its host. Nobody can dial a `hidden` one."""
         name = self._new_host()
         if hidden:
@@ -97,7 +99,9 @@ class SimSwarm:
         await self._start(name, await Peer.hosting(runtime, identity, self.config, _options(name, True), events))
         return name
 
-    async def restart(self, name: str, *, train: bool = True, step_seconds: float = STEP_SECONDS, wall_skew: float = 0.0) -> str:
+    async def restart(
+        self, name: str, *, train: bool = True, step_seconds: float = STEP_SECONDS, wall_skew: float = 0.0
+    ) -> str:
         """Start a killed peer again on its disk, with its identity."""
         link: JoinLink = next(iter(self.peers.values())).join_link()
         runtime, identity, events = self._process(name, step_seconds, wall_skew)
@@ -144,7 +148,9 @@ class SimSwarm:
 
     def heads_agree(self) -> bool:
         """Whether all live peers have the same head of every fragment, and the same bytes."""
-        heads = {tuple(follower.archive.head.digest for follower in peer.chains.followers) for peer in self.peers.values()}
+        heads = {
+            tuple(follower.archive.head.digest for follower in peer.chains.followers) for peer in self.peers.values()
+        }
         states = {tuple(state.recompute_digest() for state in peer.anchors()) for peer in self.peers.values()}
         return len(heads) == 1 and len(states) == 1
 
@@ -157,7 +163,9 @@ class SimSwarm:
     async def commits(self, count: int, timeout: float = SETTLE_TIMEOUT) -> None:
         """Let the swarm make `count` more commits of every fragment."""
         before = self.versions()
-        await self.until(lambda: all(now >= then + count for now, then in zip(self.versions(), before, strict=True)), timeout)
+        await self.until(
+            lambda: all(now >= then + count for now, then in zip(self.versions(), before, strict=True)), timeout
+        )
 
     async def settle(self, timeout: float = SETTLE_TIMEOUT) -> None:
         """Drain the swarm: nobody trains any more, everything pending is merged, all have one head; check all books."""

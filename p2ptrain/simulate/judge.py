@@ -50,7 +50,11 @@ class Observation:
     def reports(self) -> dict[int, Event]:
         """The final report of each live peer, by its number."""
         lasts = {life.number: life.last("report") for life in self.lives if not life.was_lost}
-        return {number: report for number, report in sorted(lasts.items()) if report is not None and report.at >= self.reports_from}
+        return {
+            number: report
+            for number, report in sorted(lasts.items())
+            if report is not None and report.at >= self.reports_from
+        }
 
     @cached_property
     def chains(self) -> list[FinalChain]:
@@ -64,7 +68,9 @@ class Observation:
     def peers(self) -> dict[str, list[Life]]:
         """The lives of each peer that got as far as having an identity, in the order of their first start."""
         numbers = {life.number: life.peer for life in self.lives if life.peer}
-        return {peer: [life for life in self.lives if life.number == number] for number, peer in sorted(numbers.items())}
+        return {
+            peer: [life for life in self.lives if life.number == number] for number, peer in sorted(numbers.items())
+        }
 
     @property
     def last_fault_at(self) -> float:
@@ -108,15 +114,20 @@ def find_disagreements(seen: Observation) -> list[str]:
     digest of the anchor bytes recomputed from memory, and every fragment has a commit with at least two contributors
     after the last fault (after the start of training if there was none; not asked of a swarm of one).
     """
+    if seen.interrupted:
+        return ["the simulation was interrupted before the swarm could settle"]
     reasons = [f"peer {number} was not there at the end" for number in seen.expected if number not in seen.reports]
-    reasons += ["the simulation was interrupted"] if seen.interrupted else []
     for fragment, chain in enumerate(seen.chains):
         for what in ("commit", "anchor"):
             values = {number: _of_fragment(report, fragment, what) for number, report in seen.reports.items()}
             if len(set(values.values())) > 1 or None in values.values():
                 found = ", ".join(f"peer {number} has {str(value)[:8]}" for number, value in values.items())
-                reasons.append(f"fragment {fragment}: not everybody has the same {'head' if what == 'commit' else what}: {found}")
-        together = [commit for commit in chain.commits if len(commit.tokens) >= 2 and commit.committed_at > seen.last_fault_at]
+                reasons.append(
+                    f"fragment {fragment}: not everybody has the same {'head' if what == 'commit' else what}: {found}"
+                )
+        together = [
+            commit for commit in chain.commits if len(commit.tokens) >= 2 and commit.committed_at > seen.last_fault_at
+        ]
         if len(seen.expected) > 1 and not together:
             reasons.append(f"fragment {fragment}: no commit of two or more contributors after the last fault")
     return reasons
@@ -150,15 +161,19 @@ def _participation(seen: Observation) -> float:
 
 
 def _rounds(seen: Observation) -> Summary:
+    """Attempts after the stop do not count as aborted: leaders go on asking members who have nothing left."""
+    aborted = [event for life in seen.lives for event in life.all("round-aborted") if event.at <= seen.stopped_at]
     contributors = Counter(len(commit.tokens) for commit in seen.rounds)
     forks = {
-        (event.fields["fragment"], *sorted((event.fields["a"], event.fields["b"]))) for life in seen.lives for event in life.all("fork")
+        (event.fields["fragment"], *sorted((event.fields["a"], event.fields["b"])))
+        for life in seen.lives
+        for event in life.all("fork")
     }
     return {
         "contributors_per_round": {str(number): contributors[number] for number in sorted(contributors)},
         "rounds_committed": len(seen.rounds),
         "rounds_missing": sum(chain.num_missing for chain in seen.chains),
-        "rounds_aborted": sum(len(life.all("round-aborted")) for life in seen.lives),
+        "rounds_aborted": len(aborted),
         "solo_rounds": contributors[1],
         "forks": len(forks),
         "reorgs": sum(len(life.all("reorg")) for life in seen.lives),
@@ -167,7 +182,9 @@ def _rounds(seen: Observation) -> Summary:
 
 def _losses(seen: Observation) -> Summary:
     """Return the validation loss of genesis and of the final anchors; null where nobody computed it."""
-    of_genesis = [event.fields["loss"] for life in seen.lives for event in life.all("validation") if event.fields["version"] == 0]
+    of_genesis = [
+        event.fields["loss"] for life in seen.lives for event in life.all("validation") if event.fields["version"] == 0
+    ]
     of_anchors = [report.fields["validation_loss"] for report in seen.reports.values()]
     return {"validation_loss_first": _first_finite(of_genesis), "validation_loss_last": _first_finite(of_anchors)}
 
@@ -188,7 +205,9 @@ def _peer(seen: Observation, peer: str, lives: Sequence[Life], books: Books) -> 
     return {
         "number": lives[0].number,
         "peer_id": peer,
-        "inner_steps": sum(max(life.latest(kind, "inner_steps", 0) for kind in ("progress", "report")) for life in lives),
+        "inner_steps": sum(
+            max(life.latest(kind, "inner_steps", 0) for kind in ("progress", "report")) for life in lives
+        ),
         "tokens": round(books.trained),
         "tokens_merged": round(books.merged),
         "rounds_joined": sum(peer in commit.tokens for commit in seen.rounds),

@@ -91,7 +91,9 @@ def undisturbed_tokens(peers: Mapping[str, Sequence[Life]], stopped_at: float) -
     final chains have merged, divided by this: 0 for a swarm that never averages, about 1 for one without disturbance.
     """
     paces = {peer: [pace for life in lives if (pace := pace_of(life, stopped_at))] for peer, lives in peers.items()}
-    rates = {peer: sum(one.tokens for one in own) / sum(one.seconds for one in own) for peer, own in paces.items() if own}
+    rates = {
+        peer: sum(one.tokens for one in own) / sum(one.seconds for one in own) for peer, own in paces.items() if own
+    }
     mean_rate = fmean(rates.values()) if rates else 0.0
     total = 0.0
     for peer, lives in peers.items():
@@ -115,7 +117,11 @@ def num_double_windows(lives: Sequence[Life]) -> int:
     What a killed peer had drawn may be drawn again by its heirs: its work is lost.
     """
     draws = sorted(
-        ((event.at, order, event.fields.get("drawn", ())) for order, life in enumerate(lives) for event in life.all("progress")),
+        (
+            (event.at, order, event.fields.get("drawn", ()))
+            for order, life in enumerate(lives)
+            for event in life.all("progress")
+        ),
         key=lambda draw: draw[:2],
     )
     drawn_by: dict[int, list[Life]] = defaultdict(list)

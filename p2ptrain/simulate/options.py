@@ -37,8 +37,12 @@ class SimulateOptions:
             if seconds is not None and not (math.isfinite(seconds) and seconds > 0.0):
                 raise ConfigError(f"--{name} {seconds:g}: a number of seconds greater than 0")
         if self.late_join_at is not None and not 0.0 <= self.late_join_at < self.seconds:
-            raise ConfigError(f"--late-join-at {self.late_join_at:g}: from 0 to less than the {self.seconds:g} seconds of training")
+            raise ConfigError(
+                f"--late-join-at {self.late_join_at:g}: from 0 to less than the {self.seconds:g} seconds of training"
+            )
         if self.num_peers == 1 and (self.kill_one_every or self.kill_leader_every):
-            raise ConfigError("--kill-…-every needs --peers 2 or more: somebody must be left for the killed one to come back to")
+            raise ConfigError(
+                "--kill-…-every needs --peers 2 or more: somebody must be left for the killed one to come back to"
+            )
         if self.report is not None and self.report.exists() and not self.report.is_dir():
             raise ConfigError(f"--report {self.report}: there is a file of that name; it must be a folder")

@@ -35,7 +35,9 @@ class SimulationView:
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -76,7 +78,10 @@ def table(lives: Sequence[Life], seconds: float) -> RenderableType:
         rows.add_column(name, justify="right")
     latest = {life.number: life for life in lives}
     for number, life in sorted(latest.items()):
-        progress = {name: life.latest("progress", name, 0) for name in ("tokens_per_second", "inner_steps", "tokens", "tokens_merged")}
+        progress = {
+            name: life.latest("progress", name, 0)
+            for name in ("tokens_per_second", "inner_steps", "tokens", "tokens_merged")
+        }
         rows.add_row(
             str(number), short(life.peer), doing(life), amount(progress["tokens_per_second"] if life.is_up else 0),
             level(life.latest("progress", "loss", math.nan)), amount(progress["inner_steps"]), amount(progress["tokens"]),
@@ -102,8 +107,13 @@ def verdict(summary: Summary) -> list[str]:
     """Return the summary in a few lines."""
     dropped = ", ".join(f"{amount(tokens)} {reason}" for reason, tokens in summary["tokens_dropped"].items()) or "none"
     rounds = ", ".join(f"{number}: {count}" for number, count in summary["contributors_per_round"].items()) or "none"
-    losses = [level(math.nan if loss is None else loss) for loss in (summary["validation_loss_first"], summary["validation_loss_last"])]
-    agreement = f"all {len(summary['peers'])} peers ended with the same anchors ({summary['anchors_compared']} compared)"
+    losses = [
+        level(math.nan if loss is None else loss)
+        for loss in (summary["validation_loss_first"], summary["validation_loss_last"])
+    ]
+    agreement = (
+        f"all {len(summary['peers'])} peers ended with the same anchors ({summary['anchors_compared']} compared)"
+    )
     return [
         f"{amount(summary['tokens_trained'])} tokens trained in {summary['seconds']:.0f} s: {amount(summary['tokens_merged'])} merged, "
         f"{amount(summary['tokens_pending'])} pending, dropped: {dropped}",
@@ -111,5 +121,9 @@ def verdict(summary: Summary) -> list[str]:
         f"{summary['forks']} forks, {summary['reorgs']} reorganisations",
         f"utilisation {summary['utilisation']:.0%}, participation {summary['participation']:.0%}, goodput {summary['goodput']:.0%}",
         f"validation loss {losses[0]} (genesis) to {losses[1]} (anchors)",
-        *([agreement] if summary["anchors_agree"] else [f"NOT AGREED: {reason}" for reason in summary["disagreements"]]),
+        *(
+            [agreement]
+            if summary["anchors_agree"]
+            else [f"NOT AGREED: {reason}" for reason in summary["disagreements"]]
+        ),
     ]

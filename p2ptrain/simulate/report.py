@@ -51,7 +51,9 @@ def draw_losses(path: Path, lives: Sequence[Life], trained_from: float) -> None:
         axes.plot(*points, color=f"C{(life.number - 1) % 10}", linewidth=0.8, alpha=0.7, label=label)
         if life.end is End.KILLED and points[0]:
             axes.plot(points[0][-1], points[1][-1], "x", color=f"C{(life.number - 1) % 10}")
-    validations = sorted(point for life in lives for point in zip(*_points(life, "validation", trained_from), strict=True))
+    validations = sorted(
+        point for life in lives for point in zip(*_points(life, "validation", trained_from), strict=True)
+    )
     axes.plot(*(zip(*validations, strict=True) if validations else ([], [])), "k.-", label="anchors (validation)")
     axes.set(xlabel="seconds since the first inner step", ylabel="loss (nats per token)", title="x: killed")
     axes.legend(loc="upper right", fontsize="small")
@@ -61,5 +63,9 @@ def draw_losses(path: Path, lives: Sequence[Life], trained_from: float) -> None:
 
 def _points(life: Life, kind: str, trained_from: float) -> tuple[list[float], list[float]]:
     """Return times and finite losses of a life's events of a kind."""
-    points = [(event.at - trained_from, event.fields["loss"]) for event in life.all(kind) if math.isfinite(event.fields["loss"])]
+    points = [
+        (event.at - trained_from, event.fields["loss"])
+        for event in life.all(kind)
+        if math.isfinite(event.fields["loss"])
+    ]
     return [seconds for seconds, _ in points], [loss for _, loss in points]

@@ -36,6 +36,7 @@ START_TIMEOUT: Final = 120.0  # seconds to the host's link, and again to the fir
 DRAIN_TIMEOUT: Final = 10.0  # seconds after which the swarm is judged, settled or not
 REPORT_INTERVAL: Final = 1.0  # seconds between two reports: each validates the anchors once
 REPORT_TIMEOUT: Final = 5.0  # seconds for everybody to make the final report
+INTERRUPTED_REPORT_TIMEOUT: Final = 1.0  # seconds for it after a Ctrl-C, when somebody waits for the prompt
 
 
 async def simulate(options: SimulateOptions, out: Console) -> Summary:
@@ -54,7 +55,7 @@ async def simulate(options: SimulateOptions, out: Console) -> Summary:
                 await supervisor.train()
                 await supervisor.drain()
             except asyncio.CancelledError:
-                await supervisor.ask_for_reports()
+                await supervisor.ask_for_reports(timeout=INTERRUPTED_REPORT_TIMEOUT)
                 await fleet.end()
                 supervisor.conclude(interrupted=True)
                 raise
@@ -66,7 +67,9 @@ async def simulate(options: SimulateOptions, out: Console) -> Summary:
 class Supervisor:
     """Takes a fleet through a simulation, one look at a time."""
 
-    def __init__(self, options: SimulateOptions, config: RunConfig, fleet: Fleet, view: SimulationView, clock: Clock) -> None:
+    def __init__(
+        self, options: SimulateOptions, config: RunConfig, fleet: Fleet, view: SimulationView, clock: Clock
+    ) -> None:
         self._options, self._config, self._fleet, self._view, self._clock = options, config, fleet, view, clock
         self._trained_from: float | None = None
         self._stopped_at: float | None = None
@@ -99,18 +102,19 @@ class Supervisor:
         self._view.say("training has stopped; the swarm merges what is pending")
         self._fleet.tell("drain")
         deadline = self._clock.monotonic() + DRAIN_TIMEOUT
-        while self._clock.monotonic() < deadline and not self._is_settled():
-            self._fleet.tell("report")
-            look_again_at = self._clock.monotonic() + REPORT_INTERVAL
-            while self._clock.monotonic() < look_again_at:
-                await self._look()
+        ask_at = 0.0
+        while (now := self._clock.monotonic()) < deadline and not self._is_settled():
+            if now >= ask_at:
+                self._fleet.tell("report")
+                ask_at = now + REPORT_INTERVAL
+            await self._look()
         await self.ask_for_reports()
 
-    async def ask_for_reports(self) -> None:
-        """Have everybody who is up report once more, and wait for it."""
+    async def ask_for_reports(self, timeout: float = REPORT_TIMEOUT) -> None:
+        """Have everybody who runs report once more, and wait for it."""
         self._reports_from = self._clock.wall()
         self._fleet.tell("report")
-        deadline = self._clock.monotonic() + REPORT_TIMEOUT
+        deadline = self._clock.monotonic() + timeout
         while self._clock.monotonic() < deadline and not all(map(self._has_reported, self._fleet.running)):
             await self._look()
 

@@ -8,9 +8,9 @@ decodes to q. When a chain is adopted, one of two things is true of each hand-ov
 * it did not (aborted, left out, a lost fork): nothing changes, and the work stays pending.
 
 Then `θ <- a' - d` (rebase). Unmerged work is invariant under adoption, so a second hand-over before an answer simply
-covers the first: both begin at the ledger's last step of this peer, so a chain admits one of them. `overwrite` drops d instead: `θ <- a'`, with the tokens counted as
-dropped. Which hand-overs a chain has merged follows from one number, the ledger's last step of this peer. If a
-reorganisation takes a merged hand-over back, its s returns to d.
+covers the first: both begin at the ledger's last step of this peer, so a chain admits one of them. `overwrite` drops d
+instead: `θ <- a'`, with the tokens counted as dropped. Which hand-overs a chain has merged follows from one number, the
+ledger's last step of this peer. If a reorganisation takes a merged hand-over back, its s returns to d.
 
 Checked by property tests: trained = merged + pending + dropped, and d + e = all work - all merged q.
 """
@@ -186,5 +186,7 @@ class FragmentAccount:
             hand_over.work = hand_over.residual = hand_over.encoded_error = None
         self._included = self._included[-2 * NUM_RETAINED :]
         self._history = [
-            one for one in self._history if one in self._included or self.version - one.oldest_version <= self.max_staleness
+            one
+            for one in self._history
+            if one in self._included or self.version - one.oldest_version <= self.max_staleness
         ]

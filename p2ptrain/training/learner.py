@@ -155,7 +155,9 @@ class Learner:
 
     def _swarm_progress(self) -> float:
         """Return how many inner steps the swarm has come: a newcomer is at the learning rate of the others at once."""
-        return self._config.rounds.inner_steps * sum(account.version for account in self._accounts) / len(self._accounts)
+        return (
+            self._config.rounds.inner_steps * sum(account.version for account in self._accounts) / len(self._accounts)
+        )
 
     def _open_account(self, fragment: Fragment, version: int, state: FragmentState) -> FragmentAccount:
         self._scatter(fragment, state.anchor)

@@ -56,7 +56,8 @@ class Fp16:
         # Not below 2**-126: a subnormal scale would be flushed to zero on some processors.
         scales = np.ldexp(np.float32(1), np.maximum(exponents - TOP_EXPONENT, -126)).astype(np.float32)
         halves = (blocks / scales[:, None]).astype("<f2").reshape(-1)[: flat.size]
-        return scales.astype("<f4").tobytes() + halves.tobytes()
+        encoded: bytes = scales.astype("<f4").tobytes() + halves.tobytes()
+        return encoded
 
     def decode(self, data: bytes | bytearray | memoryview, num_elements: int) -> Vector:
         _check_length(data, self.num_bytes(num_elements))

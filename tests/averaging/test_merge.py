@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2ptrain.averaging.merge import Contribution, merge, norm, norms_match, piece_norms, radial_directional_mean, weighted_mean, weights
+from p2ptrain.averaging.merge import (
+    Contribution,
+    merge,
+    norm,
+    norms_match,
+    piece_norms,
+    radial_directional_mean,
+    weighted_mean,
+    weights,
+)
 from p2ptrain.fragments.layout import TensorSpec, make_layout
 
 FRAGMENT = make_layout([TensorSpec("large", (64, 64)), TensorSpec("small", (8,))], 1).fragments[0]
@@ -31,7 +40,12 @@ def test_an_empty_round_is_refused() -> None:  # BUG-M01
 
 def test_the_mean_is_the_weighted_mean() -> None:
     one, other = random_values(1), random_values(2)
-    merged = merge([contribution(one, tokens=100), contribution(other, tokens=300, steps=30)], FRAGMENT, rule="mean", max_weight_ratio=3.0)
+    merged = merge(
+        [contribution(one, tokens=100), contribution(other, tokens=300, steps=30)],
+        FRAGMENT,
+        rule="mean",
+        max_weight_ratio=3.0,
+    )
     np.testing.assert_allclose(merged, 0.25 * one + 0.75 * other, rtol=1e-5, atol=1e-6)
 
 
@@ -48,7 +62,9 @@ def test_opposite_directions_are_not_blown_up() -> None:
     part = random_values(1)[:4096]
     nearly_opposite = -part + np.float32(1e-4) * random_values(2)[:4096]
     merged = radial_directional_mean([part, nearly_opposite], [0.5, 0.5])
-    mean = weighted_mean([part / np.float32(norm(part)), nearly_opposite / np.float32(norm(nearly_opposite))], [0.5, 0.5])
+    mean = weighted_mean(
+        [part / np.float32(norm(part)), nearly_opposite / np.float32(norm(nearly_opposite))], [0.5, 0.5]
+    )
     assert norm(merged) <= 2 * 2**0.5 * norm(part) * norm(mean) * 1.01
 
 

@@ -11,7 +11,11 @@ TIMES = RoundTimes(interval=10.0, lonely_window=30.0, grace_window=1.0, collect_
 
 def a_round(parent_contributors: int = 4, least_quorum: int = 1, max_members: int = 64) -> Round:
     return Round(
-        opened_at=100.0, times=TIMES, parent_contributors=parent_contributors, least_quorum=least_quorum, max_members=max_members
+        opened_at=100.0,
+        times=TIMES,
+        parent_contributors=parent_contributors,
+        least_quorum=least_quorum,
+        max_members=max_members,
     )
 
 

@@ -159,7 +159,9 @@ def test_a_busy_port_is_named(world):  # BUG-L07
         first, second = world.runtime(1), world.runtime(2)
         port = await first.network.listen(Address(world.host(1), 0), lambda raw: raw.abort())
         with pytest.raises(AddressInUseError, match=str(port.address)):
-            await (first if world.host(1) != world.host(2) else second).network.listen(port.address, lambda raw: raw.abort())
+            await (first if world.host(1) != world.host(2) else second).network.listen(
+                port.address, lambda raw: raw.abort()
+            )
         await port.close()
         again = await first.network.listen(port.address, lambda raw: raw.abort())
         await again.close()

@@ -30,14 +30,22 @@ GENESIS = genesis_commit(RUN, 0, digest("state", b"genesis"), 1000.0, [PEOPLE[0]
 EMPTY = Ledger(1000.0, {})
 
 
-def envelope(who: Identity, *, after: int = 0, last: int = 10, tokens: int = 500, base: Commit = GENESIS, oldest: int = 0) -> Envelope:
+def envelope(
+    who: Identity, *, after: int = 0, last: int = 10, tokens: int = 500, base: Commit = GENESIS, oldest: int = 0
+) -> Envelope:
     return Envelope(
         run_id=RUN, fragment=0, base=base.digest, peer=who.peer_id, after_step=after, last_step=last, steps=last - after,
         tokens=tokens, oldest_version=oldest, step_seconds=0.5, content=digest("content", b"x"), norms=(1.0, 2.0),
     ).signed_by(who)  # fmt: skip
 
 
-def commit(*envelopes: Envelope, parent: Commit = GENESIS, ledger: Ledger = EMPTY, leader: Identity = PEOPLE[0], at: float = 1001.0) -> Commit:
+def commit(
+    *envelopes: Envelope,
+    parent: Commit = GENESIS,
+    ledger: Ledger = EMPTY,
+    leader: Identity = PEOPLE[0],
+    at: float = 1001.0,
+) -> Commit:
     return Commit(
         run_id=RUN, fragment=0, parent=parent.digest, version=parent.version + 1, leader=leader.peer_id, update=digest("update", b"u"),
         state=digest("state", b"s"), total_work=total_work(parent, ledger, envelopes, at, LIMITS), next=(leader.peer_id,),
@@ -92,7 +100,11 @@ def test_a_chain_counts_each_step_of_a_peer_once() -> None:
     first = commit(envelope(PEOPLE[0], after=0, last=10))
     ledger = EMPTY.after(first)
     assert ledger.last_step(PEOPLE[0].peer_id) == 10
-    for again in (envelope(PEOPLE[0], after=0, last=10), envelope(PEOPLE[0], after=5, last=20), envelope(PEOPLE[0], after=11, last=20)):
+    for again in (
+        envelope(PEOPLE[0], after=0, last=10),
+        envelope(PEOPLE[0], after=5, last=20),
+        envelope(PEOPLE[0], after=11, last=20),
+    ):
         with pytest.raises(ChainError, match="has merged steps up to 10"):
             check(commit(again, parent=first, ledger=ledger, at=1002.0), first, ledger)
     check(commit(envelope(PEOPLE[0], after=10, last=20), parent=first, ledger=ledger, at=1002.0), first, ledger)

@@ -9,7 +9,11 @@ from p2ptrain.fragments.layout import TensorSpec, make_layout
 
 MODEL = [
     TensorSpec("embedding", (256, 64), is_embedding=True),
-    *(TensorSpec(f"layer.{index}.{name}", shape) for index in range(4) for name, shape in (("q", (64, 64)), ("up", (64, 172)), ("gain", (64,)))),
+    *(
+        TensorSpec(f"layer.{index}.{name}", shape)
+        for index in range(4)
+        for name, shape in (("q", (64, 64)), ("up", (64, 172)), ("gain", (64,)))
+    ),
     TensorSpec("empty", (0, 3)),
     TensorSpec("scalar", ()),
 ]
@@ -19,14 +23,24 @@ SHAPES = st.lists(st.lists(st.integers(0, 9), max_size=3).map(tuple), min_size=1
 
 @settings(max_examples=200, deadline=None)
 @given(shapes=SHAPES, num_embeddings=st.integers(0, 2), count=st.integers(1, 6))
-def test_every_element_is_in_exactly_one_fragment(shapes: list[tuple[int, ...]], num_embeddings: int, count: int) -> None:
-    tensors = [TensorSpec(f"t{index}", shape, is_embedding=index < num_embeddings and len(shape) > 0) for index, shape in enumerate(shapes)]
+def test_every_element_is_in_exactly_one_fragment(
+    shapes: list[tuple[int, ...]], num_embeddings: int, count: int
+) -> None:
+    tensors = [
+        TensorSpec(f"t{index}", shape, is_embedding=index < num_embeddings and len(shape) > 0)
+        for index, shape in enumerate(shapes)
+    ]
     try:
         layout = make_layout(tensors, count)
     except ConfigError:
         return
     assert len(layout.fragments) == count and all(fragment.num_elements for fragment in layout.fragments)
-    covered = {(piece.tensor.name, element) for fragment in layout.fragments for piece in fragment.pieces for element in range(piece.start, piece.stop)}
+    covered = {
+        (piece.tensor.name, element)
+        for fragment in layout.fragments
+        for piece in fragment.pieces
+        for element in range(piece.start, piece.stop)
+    }
     assert len(covered) == layout.num_elements == sum(tensor.num_elements for tensor in tensors)
     for fragment in layout.fragments:
         assert [piece.offset for piece in fragment.pieces] == [
@@ -43,14 +57,18 @@ def test_another_shape_name_or_number_of_fragments_is_another_layout() -> None:
         make_layout(MODEL, 4).digest(),
         make_layout(MODEL, 3).digest(),
         make_layout([*MODEL, TensorSpec("more", (1,))], 4).digest(),
-        make_layout([TensorSpec("renamed", tensor.shape) if tensor.name == "scalar" else tensor for tensor in MODEL], 4).digest(),
+        make_layout(
+            [TensorSpec("renamed", tensor.shape) if tensor.name == "scalar" else tensor for tensor in MODEL], 4
+        ).digest(),
     }
     assert len(digests) == 4
 
 
 def test_the_embedding_is_on_its_own_and_the_rest_is_balanced() -> None:
     layout = make_layout(MODEL, 4)
-    embedding = [fragment for fragment in layout.fragments if any(piece.tensor.is_embedding for piece in fragment.pieces)]
+    embedding = [
+        fragment for fragment in layout.fragments if any(piece.tensor.is_embedding for piece in fragment.pieces)
+    ]
     assert all(piece.tensor.is_embedding for fragment in embedding for piece in fragment.pieces)
     sizes = [fragment.num_elements for fragment in layout.fragments if fragment not in embedding]
     assert max(sizes) <= 4 / 3 * sum(sizes) / len(sizes)

@@ -21,7 +21,9 @@ RUN_ID = RunId(digest("test", b"run"))
 CONTACTS = [LinkPeer(peer_id_from_public_key(bytes([n]) * 32), Address("10.0.0.1", 4000 + n)) for n in range(1, 8)]
 
 
-def status(contact: LinkPeer, *, knows: list[LinkPeer] | None = None, versions: tuple[int, ...] = (5, 6), **changes: Any) -> PeerStatus:
+def status(
+    contact: LinkPeer, *, knows: list[LinkPeer] | None = None, versions: tuple[int, ...] = (5, 6), **changes: Any
+) -> PeerStatus:
     fields: dict[str, Any] = {
         "peer": contact.peer, "run": format_run_id(RUN_ID), "run_name": "pycode", "role": "trainer", "phase": "training",
         "link": "", "trainers_alive": 3, "in_the_round": 3, "merged": 2, "inner_steps": 100, "tokens": 5000, "tokens_merged": 4000,
@@ -53,7 +55,9 @@ class Swarm:
             raise answer
         return expected
 
-    async def call(self, peer: PeerId, request: GetStatus, reply: type[PeerStatus], *, timeout: float) -> Reply[PeerStatus]:
+    async def call(
+        self, peer: PeerId, request: GetStatus, reply: type[PeerStatus], *, timeout: float
+    ) -> Reply[PeerStatus]:
         answer = next(answer for contact, answer in self._answers.items() if contact.peer == peer)
         assert isinstance(answer, PeerStatus)
         return Reply(reply.decode(answer.encode()), bytearray())
@@ -108,7 +112,9 @@ def test_what_a_peer_names_is_not_trusted_to_be_a_contact() -> None:
 
 def a_swarm() -> SwarmStatus:
     trainers = [status(CONTACTS[0]), status(CONTACTS[1], versions=(3, 6)), status(CONTACTS[2], loss=math.nan)]
-    helper = status(CONTACTS[3], role="bootstrap", phase="helping others to meet", tokens_per_second=0.0, validation_loss=math.nan)
+    helper = status(
+        CONTACTS[3], role="bootstrap", phase="helping others to meet", tokens_per_second=0.0, validation_loss=math.nan
+    )
     peers = tuple(sorted([*trainers, helper], key=lambda one: one.peer))
     unreachable = {CONTACTS[4].peer: "timed out"}
     return SwarmStatus(run_id=RUN_ID, peers=peers, link=JoinLink(RUN_ID, (CONTACTS[0],)), unreachable=unreachable)
@@ -150,7 +156,10 @@ def test_a_table_shows_everybody_and_ends_with_a_link_that_can_be_copied() -> No
 def test_what_peers_say_cannot_drive_the_terminal() -> None:
     nasty = status(CONTACTS[0], phase="\x1b[2Jtraining", run_name="[red]x\x07")
     out = io.StringIO()
-    render(SwarmStatus(run_id=RUN_ID, peers=(nasty,), link=JoinLink(RUN_ID, (CONTACTS[0],)), unreachable={}), Console(file=out, width=120))
+    render(
+        SwarmStatus(run_id=RUN_ID, peers=(nasty,), link=JoinLink(RUN_ID, (CONTACTS[0],)), unreachable={}),
+        Console(file=out, width=120),
+    )
     assert "\x1b" not in out.getvalue()
     assert "\x07" not in out.getvalue()
     assert "[red]x" in out.getvalue()

@@ -52,9 +52,13 @@ def shown(*, seconds: float, events: list[Event], terminal: bool = False) -> str
 
 def test_without_a_terminal_there_is_a_plain_line_every_five_seconds() -> None:
     lines = shown(seconds=16, events=[]).splitlines()
-    assert lines[:-1] == [
-        "training: 4.21k tokens/s, loss 2.312 · 5 alive, 4 in the round, 3 merged · 90k of 102k tokens merged · validation loss 2.400"
-    ] * 3
+    assert (
+        lines[:-1]
+        == [
+            "training: 4.21k tokens/s, loss 2.312 · 5 alive, 4 in the round, 3 merged · 90k of 102k tokens merged · validation loss 2.400"
+        ]
+        * 3
+    )
     assert lines[-1] == "said goodbye and left (0.5 s)"
 
 
@@ -90,7 +94,9 @@ def test_the_link_on_the_screen_is_whole() -> None:
 
 
 def test_a_run_of_many_fragments_fits_the_screen() -> None:
-    heads = tuple(HeadStatus(fragment=index, version=1, digest="ab", total_work=9, contributors=3) for index in range(1000))
+    heads = tuple(
+        HeadStatus(fragment=index, version=1, digest="ab", total_work=9, contributors=3) for index in range(1000)
+    )
     out = io.StringIO()
     Console(file=out, width=100).print(screen(status(heads=heads), []))
     assert "and 992 more parts" in out.getvalue()
@@ -99,11 +105,16 @@ def test_a_run_of_many_fragments_fits_the_screen() -> None:
 
 def test_a_peer_that_is_alone_says_so() -> None:
     # BUG-D01
-    assert what_it_does(status(isolated_since=12.0, phase="isolated")).startswith("cut off from the others, training on alone")
+    assert what_it_does(status(isolated_since=12.0, phase="isolated")).startswith(
+        "cut off from the others, training on alone"
+    )
 
 
 def test_a_helper_does_not_pretend_to_train() -> None:
-    assert what_it_does(status(role="bootstrap", phase="helping others to meet", loss=math.nan)) == "helping others to meet"
+    assert (
+        what_it_does(status(role="bootstrap", phase="helping others to meet", loss=math.nan))
+        == "helping others to meet"
+    )
 
 
 def test_a_link_that_works_on_this_machine_only_is_announced_as_such() -> None:

@@ -39,12 +39,16 @@ def test_being_alone_says_that_it_keeps_trying() -> None:
     assert "keeps trying" in told
 
 
-@pytest.mark.parametrize("kind", ["progress", "adopted", "left-out", "round-called", "fork", "peer-up", "something new"])
+@pytest.mark.parametrize(
+    "kind", ["progress", "adopted", "left-out", "round-called", "fork", "peer-up", "something new"]
+)
 def test_what_happens_all_the_time_is_not_told(kind: str) -> None:
     assert words(kind) is None
 
 
-@pytest.mark.parametrize("kind", ["stage", "joined", "isolated", "rejoined", "reorg", "resync", "left", "task-failed", "state-mismatch"])
+@pytest.mark.parametrize(
+    "kind", ["stage", "joined", "isolated", "rejoined", "reorg", "resync", "left", "task-failed", "state-mismatch"]
+)
 def test_a_missing_field_never_breaks_the_peer(kind: str) -> None:
     assert words(kind)
 
@@ -58,7 +62,8 @@ def test_text_from_others_cannot_drive_the_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "text"), [(0, "0"), (950, "950"), (999.7, "1k"), (12_345, "12.3k"), (4_560_000, "4.56M"), (2.5e9, "2.5G")]
+    ("number", "text"),
+    [(0, "0"), (950, "950"), (999.7, "1k"), (12_345, "12.3k"), (4_560_000, "4.56M"), (2.5e9, "2.5G")],
 )
 def test_large_counts_have_three_digits(number: float, text: str) -> None:
     assert amount(number) == text

@@ -133,7 +133,9 @@ def test_a_reconnect_is_used_when_the_preferred_connection_is_dead():
 
     async def story() -> None:
         one, other = start(world, "10.0.0.1"), start(world, "10.0.0.2")
-        addresses = {peer.peer_id: await peer.listen(Address(host, 0)) for peer, host in ((one, "10.0.0.1"), (other, "10.0.0.2"))}
+        addresses = {
+            peer.peer_id: await peer.listen(Address(host, 0)) for peer, host in ((one, "10.0.0.1"), (other, "10.0.0.2"))
+        }
         small, large = sorted((one, other), key=lambda peer: peer.peer_id)
         await small.dial(addresses[large.peer_id])  # the connection that both prefer
         await asyncio.sleep(1)

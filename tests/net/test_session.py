@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import pytest
@@ -103,7 +104,14 @@ async def raw_client(world: SimWorld, victim: Victim) -> SecureStream:
         """Whoever it is."""
 
     hello = Hello(
-        magic="p2ptrain", min_protocol=1, max_protocol=1, build="raw", run_id=RUN, nonce=b"n" * 16, lane="control", dial=1
+        magic="p2ptrain",
+        min_protocol=1,
+        max_protocol=1,
+        build="raw",
+        run_id=RUN,
+        nonce=b"n" * 16,
+        lane="control",
+        dial=1,
     )
     await shake_hands(stream, hello, accept)
     return stream
@@ -187,7 +195,12 @@ def test_whatever_breaks_the_protocol_ends_its_connection_and_nothing_else(words
 
 def test_random_damage_never_ends_more_than_a_connection():  # BUG-X02
     chance = random.Random(4)
-    frames = [opened(Store(), body_bytes=50), data(1, 50), encode_frame(Ping(token=1)), encode_frame(Credit(stream=1, more_bytes=9))]
+    frames = [
+        opened(Store(), body_bytes=50),
+        data(1, 50),
+        encode_frame(Ping(token=1)),
+        encode_frame(Credit(stream=1, more_bytes=9)),
+    ]
 
     async def story(world: SimWorld, victim: Victim) -> None:
         client = await raw_client(world, victim)
@@ -265,10 +278,39 @@ def test_a_caller_gives_up_a_reply_that_stands_still():
         )
         request, _ = await read_frame(client)
         assert isinstance(request, Open)
-        await client.write(encode_frame(Answer(stream=request.stream, body_bytes=50_000, message=b"\x80")), data(2, 10_000))
+        await client.write(
+            encode_frame(Answer(stream=request.stream, body_bytes=50_000, message=b"\x80")), data(2, 10_000)
+        )
         with pytest.raises(NetworkError, match="stands still"):
             await call
         assert await read_frame(client) == (Reset(stream=2), 0)
+
+    told(story)
+
+
+@pytest.mark.parametrize("is_rest_sent", [True, False])
+def test_a_cancelled_call_has_let_go_of_the_callers_memory(is_rest_sent):
+    async def story(world: SimWorld, victim: Victim) -> None:
+        client = await raw_client(world, victim)
+        while not victim.transport.connected():
+            await asyncio.sleep(0.01)
+        peer, memory = victim.transport.connected()[0], bytearray(20_000)
+        call = asyncio.ensure_future(victim.transport.call(peer, Nap(), Done, timeout=3600, into=memoryview(memory)))
+        await read_frame(client)
+        half_a_piece = (encode_frame(Data(stream=2), 20_000) + b"\x01" * 20_000)[:-10_000]
+        await client.write(encode_frame(Answer(stream=2, body_bytes=20_000, message=b"\x80")), half_a_piece)
+        await asyncio.sleep(1)
+        call.cancel()
+        if is_rest_sent:
+            await client.write(b"\x01" * 10_000)
+        await asyncio.wait({call})
+        memory[:] = bytes(20_000)
+        with suppress(NetworkError):
+            await client.write(b"\x01" * 10_000)
+        await asyncio.sleep(1)
+        assert call.cancelled()
+        assert memory == bytes(20_000)
+        assert victim.clock.monotonic() < 5
 
     told(story)
 
@@ -383,7 +425,9 @@ def test_a_slow_link_is_slow_but_no_failure():
         other = Victim(world, "10.0.0.3")
         peer = await victim.transport.dial(await other.transport.listen(Address(other.host, 0)))
         world.network.set_bandwidth(victim.host, 25_000)
-        bodies = [victim.transport.call(peer, Store(), Done, timeout=900, body=bytes(1_000_000), bulk=True) for _ in range(4)]
+        bodies = [
+            victim.transport.call(peer, Store(), Done, timeout=900, body=bytes(1_000_000), bulk=True) for _ in range(4)
+        ]
         await asyncio.gather(*bodies)
         assert victim.clock.monotonic() > 120
         await other.transport.close()

@@ -30,7 +30,10 @@ def test_without_intervals_nobody_is_killed() -> None:
 
 def test_the_choice_follows_from_the_seed() -> None:
     def victims(seed: int) -> list[int]:
-        chosen = [choose_victim(Fault(0.0, KILL_ONE, turn), [life(number) for number in range(1, 9)], seed=seed) for turn in range(12)]
+        chosen = [
+            choose_victim(Fault(0.0, KILL_ONE, turn), [life(number) for number in range(1, 9)], seed=seed)
+            for turn in range(12)
+        ]
         return [one.number for one in chosen if one is not None]
 
     assert victims(7) == victims(7)
@@ -58,7 +61,13 @@ def test_the_last_one_standing_is_spared() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "version", "is_open"),
-    [("round-committed", 5, False), ("round-aborted", 5, False), ("adopted", 5, False), ("adopted", 6, False), ("adopted", 4, True)],
+    [
+        ("round-committed", 5, False),
+        ("round-aborted", 5, False),
+        ("adopted", 5, False),
+        ("adopted", 6, False),
+        ("adopted", 4, True),
+    ],
 )
 def test_a_round_is_open_from_the_call_until_it_ends_or_is_overtaken(kind: str, version: int, is_open: bool) -> None:
     leader = life(1, leads=True)

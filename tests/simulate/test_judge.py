@@ -27,7 +27,9 @@ def event(kind: str, at: float, **fields: Any) -> Event:
 def training_life(number: int, *, born_at: float = STARTED_AT, until: float = STOPPED_AT) -> Life:
     """A life that starts at once and gives account every second; `until` is its last account."""
     life = Life(number=number, born_at=born_at)
-    life.hear([event("started", born_at, peer=peer_id(number), run="RUN"), event("training", born_at + 1, first_step=10)])
+    life.hear(
+        [event("started", born_at, peer=peer_id(number), run="RUN"), event("training", born_at + 1, first_step=10)]
+    )
     if number == 1:
         life.hear([event("validation", born_at, loss=5.5, version=0)])
     for second in range(1, int(until - born_at) + 1):
@@ -37,7 +39,15 @@ def training_life(number: int, *, born_at: float = STARTED_AT, until: float = ST
 
 def progress(at: float, *, steps: int, drawn: list[int], pending: int = 0) -> Event:
     return event(
-        "progress", at, inner_steps=steps, tokens=10 * steps, loss=2.0, utilisation=0.9, tokens_merged=0, pending=pending, drawn=drawn
+        "progress",
+        at,
+        inner_steps=steps,
+        tokens=10 * steps,
+        loss=2.0,
+        utilisation=0.9,
+        tokens_merged=0,
+        pending=pending,
+        drawn=drawn,
     )
 
 
@@ -130,7 +140,12 @@ def test_a_swarm_in_harmony_gets_full_marks() -> None:
 def test_each_peer_is_accounted_for() -> None:
     first, second = judge(seen(two_peers_in_harmony()))["peers"]
     assert (first["number"], first["peer_id"], second["peer_id"]) == (1, "peer-1", "peer-2")
-    assert (first["inner_steps"], first["tokens"], first["tokens_merged"], first["rounds_joined"]) == (400, 4000, 4000, 4)
+    assert (first["inner_steps"], first["tokens"], first["tokens_merged"], first["rounds_joined"]) == (
+        400,
+        4000,
+        4000,
+        4,
+    )
     assert (first["joined_at"], first["killed_at"]) == (0.0, [])
     assert first["heads"][1] == {"fragment": 1, "version": 2, "commit": "f1v2"}
 
@@ -164,7 +179,9 @@ def test_tokens_are_means_over_fragments() -> None:
     lives = [training_life(number) for number in (1, 2)]
     for life in lives:
         life.hear([*chain(0, (39, {1: 4000, 2: 4000})), *chain(1, (39, {1: 2000, 2: 2000}))])
-        tallies = [{"trained": 4000, "merged": merged, "pending": 4000 - merged, "dropped": {}} for merged in (4000, 2000)]
+        tallies = [
+            {"trained": 4000, "merged": merged, "pending": 4000 - merged, "dropped": {}} for merged in (4000, 2000)
+        ]
         life.hear([report(life.number, versions=1, trained=4000, merged=0, tallies=tallies)])
     summary = judge(seen(lives))
     assert (summary["tokens_merged"], summary["tokens_pending"]) == (6000, 2000)
@@ -197,7 +214,9 @@ def test_what_died_with_a_killed_process_is_dropped_with_that_reason() -> None:
 
 def test_a_kill_costs_goodput_what_it_kept_the_swarm_from_merging() -> None:
     summary = judge(seen(a_swarm_with_a_killed_peer()))
-    assert summary["goodput"] == pytest.approx(7000 / 8000, abs=0.01)  # undisturbed: two peers, 40 s, 100 tokens a second
+    assert summary["goodput"] == pytest.approx(
+        7000 / 8000, abs=0.01
+    )  # undisturbed: two peers, 40 s, 100 tokens a second
 
 
 def test_chains_know_better_than_the_last_account_of_a_killed_process() -> None:
@@ -297,6 +316,14 @@ def test_rounds_after_the_stop_are_no_matter_of_participation() -> None:
     assert (summary["rounds_committed"], summary["solo_rounds"]) == (4, 2)
 
 
+def test_attempts_without_work_after_the_stop_are_not_aborted_rounds() -> None:
+    lives = two_peers_in_harmony()
+    lives[0].hear(
+        [event("round-aborted", at, fragment=0, version=3, reason="") for at in (STOPPED_AT - 9, STOPPED_AT + 1)]
+    )
+    assert judge(seen(lives))["rounds_aborted"] == 1
+
+
 def test_a_window_is_double_only_if_its_first_drawer_was_alive() -> None:
     heir, dead = training_life(1), killed(training_life(2, until=STARTED_AT + 10), STARTED_AT + 10.5)
     dead.hear([progress(STARTED_AT + 10, steps=100, drawn=[7, 8])])
@@ -313,7 +340,9 @@ def test_a_gap_in_a_chain_is_reported() -> None:
         gappy.append(other)
     summary = judge(seen(gappy))
     assert summary["rounds_missing"] == 1
-    assert summary["tokens_balance"] == 2000  # 2,000 tokens of each peer are in the commit that nobody knows, in one of two fragments
+    assert (
+        summary["tokens_balance"] == 2000
+    )  # 2,000 tokens of each peer are in the commit that nobody knows, in one of two fragments
 
 
 def test_an_interrupted_simulation_never_agrees() -> None:

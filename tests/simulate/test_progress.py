@@ -49,6 +49,15 @@ def test_without_a_terminal_there_is_a_line_every_few_seconds() -> None:
     assert [line[:7] for line in out.getvalue().splitlines()] == ["0:00:00", "0:00:05", "0:00:10", "0:00:15"]
 
 
+def test_a_terminal_gets_a_table_and_keeps_what_was_said() -> None:
+    out, clock = io.StringIO(), StoppedClock()
+    with SimulationView(Console(file=out, force_terminal=True, width=120, height=30), clock) as view:
+        view.update([a_life(1)], 1.0)
+        view.say("killed peer 2 (kill-one)")
+    assert "training" in out.getvalue()
+    assert "killed peer 2 (kill-one)" in out.getvalue()
+
+
 def test_a_table_shows_the_latest_life_of_each_peer() -> None:
     killed = a_life(2)
     killed.close(End.KILLED, 3.0)

@@ -18,7 +18,9 @@ def a_life(number: int, born_at: float) -> Life:
     life.hear([Event("started", born_at, 0.0, {"peer": f"peer-{number}"})])
     for second in range(5):
         life.hear([Event("progress", born_at + second, float(second), {"loss": 5.0 / (second + 1)})])
-    life.hear([Event("progress", born_at + 5, 5.0, {"loss": math.nan}), Event("validation", born_at + 5, 5.0, {"loss": 3.0})])
+    life.hear(
+        [Event("progress", born_at + 5, 5.0, {"loss": math.nan}), Event("validation", born_at + 5, 5.0, {"loss": 3.0})]
+    )
     return life
 
 

@@ -5,6 +5,7 @@ tenth message of its kind; the victim comes back five virtual seconds later. The
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Coroutine
 
@@ -23,11 +24,16 @@ CONFIG = load_run_config("sim-quadratic")
 
 
 def methods_of(module: object) -> set[str]:
-    return {one.method for one in vars(module).values() if isinstance(one, type) and issubclass(one, Message) and one.method}
+    return {
+        one.method for one in vars(module).values() if isinstance(one, type) and issubclass(one, Message) and one.method
+    }
 
 
 METHODS = sorted(
-    methods_of(averaging) | methods_of(fragments) | methods_of(discovery) - {"kademlia.call"} | {GetManifest.method, "transport.open-bulk"}
+    methods_of(averaging)
+    | methods_of(fragments)
+    | methods_of(discovery) - {"kademlia.call"}
+    | {GetManifest.method, "transport.open-bulk"}
 )  # the DHT is beside the path of a round, and has tests of its own
 
 
@@ -36,10 +42,8 @@ async def nothing_special(swarm: SimSwarm) -> None:
 
 
 async def somebody_joins(swarm: SimSwarm) -> None:
-    try:
+    with contextlib.suppress(P2PTrainError, StopIteration):  # it may be the victim, or its donor
         await swarm.join()
-    except (P2PTrainError, StopIteration):
-        pass  # it was the victim, or its donor was
 
 
 async def somebody_joins_whom_nobody_can_dial(swarm: SimSwarm) -> None:

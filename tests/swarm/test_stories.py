@@ -1,6 +1,7 @@
 """Stories of a swarm in virtual time. Every peer is watched by the checkers of p2ptrain/sim/checkers.py."""
 
 import asyncio
+import itertools
 import random
 from dataclasses import replace
 
@@ -65,7 +66,9 @@ def test_a_lone_peer_is_not_delayed() -> None:  # BUG-A01
 
 
 def test_one_peer_equals_its_own_inner_loop_and_the_outer_step_bit_for_bit() -> None:  # BUG-A02
-    config = with_rounds(EXACT.model_copy(update={"fragments": EXACT.fragments.model_copy(update={"count": 1})}), adopt="overwrite")
+    config = with_rounds(
+        EXACT.model_copy(update={"fragments": EXACT.fragments.model_copy(update={"count": 1})}), adopt="overwrite"
+    )
     swarm = SimSwarm(config, seed=3)
 
     merged_steps: list[int] = []
@@ -92,7 +95,9 @@ def test_one_peer_equals_its_own_inner_loop_and_the_outer_step_bit_for_bit() -> 
 
     def steps(count: int, version: int) -> None:
         for _ in range(count):
-            reference.train_step(cursor.next_windows(1, ()), learning_rate(config.rounds.inner_steps * version, config.inner))
+            reference.train_step(
+                cursor.next_windows(1, ()), learning_rate(config.rounds.inner_steps * version, config.inner)
+            )
 
     for version, (merged, overwritten) in enumerate(zip(merged_steps, [*overwritten_steps, 0], strict=False)):
         steps(merged, version)
@@ -101,7 +106,9 @@ def test_one_peer_equals_its_own_inner_loop_and_the_outer_step_bit_for_bit() -> 
         steps(overwritten, version)  # made while the round was under way; `overwrite` drops them
         for piece in fragment.pieces:
             reference.write(piece.tensor.name, anchor[piece.place])
-    assert len(merged_steps) >= 5 and all(np.abs(after - before).max() > 0 for before, after in zip(anchors, anchors[1:], strict=False))
+    assert len(merged_steps) >= 5 and all(
+        np.abs(after - before).max() > 0 for before, after in itertools.pairwise(anchors)
+    )
 
 
 def test_a_late_joiner_takes_part_within_two_rounds() -> None:
@@ -163,7 +170,9 @@ def test_the_leader_of_an_open_round_dies_and_its_deputy_takes_over() -> None:
     async def story() -> None:
         await start(swarm, 4)
         await swarm.commits(2)
-        swarm.on_message = lambda host, direction, method: kill(host) if (direction, method) == ("receive", "round.contribute") else None
+        swarm.on_message = lambda host, direction, method: (
+            kill(host) if (direction, method) == ("receive", "round.contribute") else None
+        )
         await swarm.until(lambda: bool(killed))
         began_at = asyncio.get_running_loop().time()
         await swarm.commits(1)
@@ -358,4 +367,3 @@ def test_the_same_seed_tells_the_same_story() -> None:
 
     first = trace()
     assert first == trace() and len(first) > 100
-

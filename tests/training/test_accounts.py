@@ -38,7 +38,12 @@ def encode_coarsely(hand_over: HandOver) -> None:
     hand_over.encoded_error = exact - hand_over.decoded  # type: ignore[attr-defined]
 
 
-EVENTS = st.lists(st.tuples(st.sampled_from(["step", "step", "hand over", "merged", "merged", "left out", "reorganised"]), st.integers(0, 5)), max_size=60)
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["step", "step", "hand over", "merged", "merged", "left out", "reorganised"]), st.integers(0, 5)
+    ),
+    max_size=60,
+)
 
 
 @settings(max_examples=1500, deadline=None)
@@ -62,7 +67,9 @@ def test_tokens_and_work_are_conserved_over_any_history(events: list[tuple[str, 
         if event == "reorganised":
             chain.fork(1 + number % 4)
         else:
-            admissible = [one for one in outstanding if one.after_step == chain.commits[-1][0] and one.last_step > one.after_step]
+            admissible = [
+                one for one in outstanding if one.after_step == chain.commits[-1][0] and one.last_step > one.after_step
+            ]
             if event == "merged" and admissible:
                 chain.merge(admissible[number % len(admissible)])
             else:
@@ -77,12 +84,16 @@ def test_tokens_and_work_are_conserved_over_any_history(events: list[tuple[str, 
             assert tally.merged == sum(one.tokens for one in merged)
             unmerged = anchor - parameters
             residual = ZERO if books.residual is None else books.residual
-            np.testing.assert_allclose(unmerged + residual, all_work - sum((one.decoded for one in merged), np.zeros(2)), atol=1e-3)
+            np.testing.assert_allclose(
+                unmerged + residual, all_work - sum((one.decoded for one in merged), np.zeros(2)), atol=1e-3
+            )
 
 
 @settings(max_examples=500, deadline=None)
 @given(events=EVENTS, overwrite=st.booleans(), max_staleness=st.integers(1, 3))
-def test_tokens_are_conserved_when_work_is_dropped(events: list[tuple[str, int]], overwrite: bool, max_staleness: int) -> None:
+def test_tokens_are_conserved_when_work_is_dropped(
+    events: list[tuple[str, int]], overwrite: bool, max_staleness: int
+) -> None:
     books, chain, outstanding = account(overwrite=overwrite, max_staleness=max_staleness), Chain(), []
     parameters, step = ZERO, 0
     for event, number in events:
@@ -94,7 +105,12 @@ def test_tokens_are_conserved_when_work_is_dropped(events: list[tuple[str, int]]
             encode_coarsely(hand_over)
             outstanding.append(hand_over)
         else:
-            fresh = [one for one in outstanding if one.after_step == chain.commits[-1][0] and len(chain.commits) - 1 - one.oldest_version <= max_staleness]
+            fresh = [
+                one
+                for one in outstanding
+                if one.after_step == chain.commits[-1][0]
+                and len(chain.commits) - 1 - one.oldest_version <= max_staleness
+            ]
             if event == "merged" and fresh:
                 chain.merge(fresh[-1])
             else:

@@ -21,7 +21,9 @@ def test_what_is_decoded_is_close_and_encoding_it_again_changes_nothing(name: st
     assert len(data) == codec.num_bytes(values.size)
     assert decoded.dtype == np.float32 and decoded.shape == values.shape
     largest = float(np.abs(values).max(initial=0.0))
-    np.testing.assert_allclose(decoded, values, rtol=2**-11 if name == "fp16" else 0, atol=largest * 2**-24 if name == "fp16" else 0)
+    np.testing.assert_allclose(
+        decoded, values, rtol=2**-11 if name == "fp16" else 0, atol=largest * 2**-24 if name == "fp16" else 0
+    )
     np.testing.assert_array_equal(codec.decode(codec.encode(decoded), values.size), decoded)
 
 
