@@ -235,6 +235,7 @@ class Peer:
             role="trainer" if self.options.train else "bootstrap", bootstrap=bootstrap,
             own_addresses=announced_addresses(self.listening_at, self._runtime.network.local_hosts(), self.options.announce),
         )  # fmt: skip
+        self.members.on_fatal(self._fail)
         await self.members.start()
 
     async def _open_directory(self) -> None:

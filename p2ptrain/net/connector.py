@@ -13,6 +13,7 @@ from p2ptrain import __version__
 from p2ptrain.errors import IdentityInUseError, IncompatibleError, LinkError, NetworkError, P2PTrainError, Refused
 from p2ptrain.ids import PeerId, RunId, peer_id_from_public_key, short
 from p2ptrain.net.addresses import AddressBook
+from p2ptrain.net.handlers import MessageHook
 from p2ptrain.net.handshake import MAGIC, MAX_PROTOCOL, MIN_PROTOCOL, shake_hands
 from p2ptrain.net.identity import Identity
 from p2ptrain.net.pool import Lane, Pool
@@ -77,7 +78,9 @@ class Connector:
         book: AddressBook,
         *,
         max_handshakes: int,
+        on_message: MessageHook,
     ) -> None:
+        self._see = on_message
         self._own, self._own_id = own, own.identity.peer_id
         self._network, self._context, self._pool, self._book = network, context, pool, book
         self._max_handshakes = max_handshakes
@@ -102,7 +105,7 @@ class Connector:
         except IncompatibleError as error:
             raise IncompatibleError(f"{address} is not a p2ptrain port: it {error}") from None
         peer = peer_id_from_public_key(stream.remote_public_key)
-        if expected is not None and peer != expected:
+        if expected is not None and peer not in (expected, self._own_id):
             stream.abort()
             raise NetworkError(f"another peer is there: {peer}, not {expected}")
         self._num_dials += 1
@@ -151,6 +154,7 @@ class Connector:
     async def _ask_for_bulk(self, control: Session) -> NetworkError | None:
         try:
             async with asyncio.timeout(OPEN_BULK_TIMEOUT):
+                self._see("send", OpenBulk.method, control.peer)
                 await control.call(OpenBulk())
         except (NetworkError, Refused) as error:
             return NetworkError(f"asked for a bulk connection: {error}")

@@ -85,7 +85,13 @@ class Transport:
         self._pool = Pool(self.peer_id, limits.max_connections)
         context = SessionContext(clock=runtime.clock, events=events, tasks=self._tasks, service=self._handlers)
         self._connector = Connector(
-            self._own, runtime.network, context, self._pool, self._book, max_handshakes=limits.max_handshakes
+            self._own,
+            runtime.network,
+            context,
+            self._pool,
+            self._book,
+            max_handshakes=limits.max_handshakes,
+            on_message=self._see,
         )
         self._listener: Listener | None = None
         self._is_closed = False

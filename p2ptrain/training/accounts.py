@@ -75,6 +75,7 @@ class FragmentAccount:
     merged_step: int = 0  # the ledger's last step of this peer in the adopted chain
     overwrite: bool = False
     max_staleness: int = 8
+    max_reorg: int = 16
     residual: Vector | None = None
     _trained: int = 0
     _merged: int = 0
@@ -181,12 +182,9 @@ class FragmentAccount:
         self._pending_tokens = self._pending_steps = 0
 
     def _forget(self) -> None:
-        """Forget hand-overs that are too old for any round, and the values of those that are merged for good."""
+        """Forget hand-overs that no chain we may still adopt can hold, and the values of those merged long ago."""
         for hand_over in self._included[:-NUM_RETAINED]:
             hand_over.work = hand_over.residual = hand_over.encoded_error = None
-        self._included = self._included[-2 * NUM_RETAINED :]
-        self._history = [
-            one
-            for one in self._history
-            if one in self._included or self.version - one.oldest_version <= self.max_staleness
-        ]
+        self._included = self._included[-self.max_reorg - 1 :]
+        oldest = self.version - self.max_staleness - self.max_reorg
+        self._history = [one for one in self._history if one in self._included or one.base_version >= oldest]

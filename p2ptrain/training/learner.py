@@ -164,7 +164,7 @@ class Learner:
         rounds = self._config.rounds
         return FragmentAccount(
             anchor=state.anchor, version=version, merged_step=state.ledger.last_step(self._me),
-            overwrite=rounds.adopt == "overwrite", max_staleness=rounds.max_staleness,
+            overwrite=rounds.adopt == "overwrite", max_staleness=rounds.max_staleness, max_reorg=self._config.limits.max_reorg,
         )  # fmt: skip
 
     def _hand_over(self, fragment: int, answer: Callable[[HandOver | None], None]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.errors import StorageError
+from p2ptrain.errors import IdentityInUseError, StorageError
 from p2ptrain.real.storage import DirectoryStorage
 
 
@@ -18,7 +18,7 @@ def test_directory_and_files_are_private(tmp_path):
 
 def test_two_processes_cannot_use_one_directory(tmp_path):
     first = DirectoryStorage(tmp_path)
-    with pytest.raises(StorageError, match="in use by another process"):
+    with pytest.raises(IdentityInUseError, match="in use by another process"):
         DirectoryStorage(tmp_path)
     first.close()
     DirectoryStorage(tmp_path).close()

@@ -186,7 +186,7 @@ def test_the_residual_changes_only_at_inclusion() -> None:
 
 
 def test_the_books_stay_small_when_nothing_is_ever_merged() -> None:
-    books, parameters = account(max_staleness=3), ZERO
+    books, parameters = account(max_staleness=3, max_reorg=2), ZERO
     for step in range(1, 200):
         parameters = parameters - np.float32([1, 1])
         books.count_step(step, tokens=1)
