@@ -185,6 +185,8 @@ class FragmentAccount:
         """Forget hand-overs that no chain we may still adopt can hold, and the values of those merged long ago."""
         for hand_over in self._included[:-NUM_RETAINED]:
             hand_over.work = hand_over.residual = hand_over.encoded_error = None
-        self._included = self._included[-self.max_reorg - 1 :]
+        final, self._included = self._included[: -self.max_reorg - 1], self._included[-self.max_reorg - 1 :]
         oldest = self.version - self.max_staleness - self.max_reorg
-        self._history = [one for one in self._history if one in self._included or one.base_version >= oldest]
+        self._history = [
+            one for one in self._history if one in self._included or (one not in final and one.base_version >= oldest)
+        ]

@@ -47,9 +47,9 @@ EVENTS = st.lists(
 
 
 @settings(max_examples=1500, deadline=None)
-@given(events=EVENTS)
-def test_tokens_and_work_are_conserved_over_any_history(events: list[tuple[str, int]]) -> None:
-    books, chain, outstanding = account(max_staleness=1000), Chain(), []
+@given(events=EVENTS, max_reorg=st.integers(4, 16))
+def test_tokens_and_work_are_conserved_over_any_history(events: list[tuple[str, int]], max_reorg: int) -> None:
+    books, chain, outstanding = account(max_staleness=1000, max_reorg=max_reorg), Chain(), []
     parameters, all_work, step = ZERO, np.zeros(2), 0
     for event, number in events:
         if event == "step":
