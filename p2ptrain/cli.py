@@ -12,17 +12,19 @@ import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from rich.console import Console
 
 from p2ptrain import __version__
 from p2ptrain.config import PeerSection, load_peer_config, load_run_config, shipped
 from p2ptrain.errors import ConfigError, ExitCode, IdentityInUseError, P2PTrainError
-from p2ptrain.events import Events, jsonl_sink
+from p2ptrain.events import Event, Events, jsonl_sink
 from p2ptrain.link import JoinLink
+from p2ptrain.monitor.wording import in_plain_words
 from p2ptrain.net.identity import Identity, load_or_create
 from p2ptrain.peer import Peer, PeerOptions
+from p2ptrain.real.entropy import SystemEntropy
 from p2ptrain.real.limits import raise_descriptor_limit
 from p2ptrain.real.main import run
 from p2ptrain.real.memory import peak_memory_bytes
@@ -115,7 +117,7 @@ def _config(arguments: argparse.Namespace) -> int:
 
 def _identity(arguments: argparse.Namespace) -> int:
     directory = arguments.identity_dir or _default_directory()
-    print(f"{load_or_create(directory / 'identity.pem', _entropy()).peer_id}\t{directory / 'identity.pem'}")
+    print(f"{load_or_create(directory / 'identity.pem', SystemEntropy()).peer_id}\t{directory / 'identity.pem'}")
     return ExitCode.OK
 
 
@@ -134,6 +136,7 @@ async def _run_peer(arguments: argparse.Namespace, make: Make) -> int:
         tasks = TaskOwner(events)
         stop_on_signals(stopping.set)
         print(f"peer {identity.peer_id}  ({directory})", file=sys.stderr)
+        events.subscribe(_print_stage)
         try:
             peer = await _until(stopping, _started(make(runtime, identity, events)), tasks)
             if peer is not None:
@@ -141,6 +144,12 @@ async def _run_peer(arguments: argparse.Namespace, make: Make) -> int:
         finally:
             await tasks.close()
     return ExitCode.OK
+
+
+def _print_stage(event: Event) -> None:
+    """Say how far the start has come: whoever waits should know for what."""
+    if event.kind == "stage":
+        print(f"  {in_plain_words(event)}", file=sys.stderr)
 
 
 async def _until(stopping: asyncio.Event, start: Coroutine[Any, Any, Peer], tasks: TaskOwner) -> Peer | None:
@@ -215,17 +224,11 @@ def _default_directory() -> Path:
     return base / "p2ptrain" / "peer"
 
 
-def _open_events(path: Path) -> Any:
+def _open_events(path: Path) -> TextIO:
     try:
         return path.open("w")
     except OSError as error:
         raise ConfigError(f"--events {path}: {error.strerror}") from None
-
-
-def _entropy() -> Any:
-    from p2ptrain.real.entropy import SystemEntropy
-
-    return SystemEntropy()
 
 
 # Arguments

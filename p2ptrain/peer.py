@@ -18,7 +18,7 @@ from p2ptrain.discovery.addresses import announced_addresses, only_loopback
 from p2ptrain.discovery.directory import Directory
 from p2ptrain.discovery.members import Members
 from p2ptrain.discovery.records import HeadRecord
-from p2ptrain.errors import LinkError, NetworkError, Refused, RemoteProtocolError
+from p2ptrain.errors import LinkError, NetworkError, Refused, RemoteProtocolError, UnreachableError
 from p2ptrain.events import Events
 from p2ptrain.fragments.chain import Commit
 from p2ptrain.fragments.follower import Adopted
@@ -112,7 +112,8 @@ class Peer:
         self._opened_at = 0.0
         self._drive: Drive | None = None
         self._left = False
-        self._failure: asyncio.Future[None] = asyncio.Future()
+        self._failure: BaseException | None = None
+        self._has_failed = asyncio.Event()
 
     @property
     def peer_id(self) -> PeerId:
@@ -191,7 +192,12 @@ class Peer:
         )
         started_at = self._runtime.clock.monotonic()
         await self._open(link.peers)
-        await self.members.wait_joined(JOIN_TIMEOUT)
+        if all(entry.peer == self.peer_id for entry in link.peers):
+            await self._dial_own_address(link.peers[0].address)
+        try:
+            await self.members.wait_joined(JOIN_TIMEOUT)
+        except UnreachableError as error:
+            raise UnreachableError(f"none of the link's peers could be reached:\n{error}") from None
         self._stage("connected", started_at)
         self.manifest = await self._fetch_manifest()
         if warm is not None:
@@ -204,6 +210,13 @@ class Peer:
         self._stage("synced", started_at)
         await self._begin(start)
         self.events.emit("joined", seconds=round(self._runtime.clock.monotonic() - started_at, 3))
+
+    async def _dial_own_address(self, address: Address) -> None:
+        """Find out who is behind a link that names only ourselves; IdentityInUseError when it is another process."""
+        try:
+            await self.transport.dial(address)
+        except NetworkError as error:
+            raise UnreachableError(f"the link names only this peer itself, at {address}: {error.reason}") from None
 
     def _stage(self, name: str, started_at: float) -> None:
         self.events.emit("stage", name=name, seconds=round(self._runtime.clock.monotonic() - started_at, 3))
@@ -323,8 +336,9 @@ class Peer:
         return learner
 
     def _fail(self, error: BaseException) -> None:
-        if not self._failure.done():
-            self._failure.set_exception(error)
+        """Note what this peer cannot go on after; the first such error is the one that its user hears of."""
+        self._failure = self._failure or error
+        self._has_failed.set()
 
     def _can_lead(self, peer: PeerId) -> bool:
         return any(record.peer == peer and record.addresses for record in self.members.live())
@@ -342,7 +356,9 @@ class Peer:
 
     async def failed(self) -> None:
         """Wait until the learner or the membership fails, and raise what it raised."""
-        await self._failure
+        await self._has_failed.wait()
+        assert self._failure is not None  # set before the event
+        raise self._failure
 
     def join_link(self) -> JoinLink:
         """Return a link with this peer first, and others that are alive now."""
