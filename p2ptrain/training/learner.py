@@ -77,6 +77,7 @@ class Learner:
         self._step_number = first_step
         self._stepped_at: float | None = None
         self._listener: Callable[[AdoptionReport], None] = lambda report: None
+        self._steps_since_adoption = [0] * len(layout.fragments)
         self._accounts = [self._open_account(fragment, *start[fragment.index]) for fragment in layout.fragments]
 
     # For the event loop
@@ -138,6 +139,7 @@ class Learner:
         self._step_number += 1
         for account in self._accounts:
             account.count_step(self._step_number, tokens)
+        self._steps_since_adoption = [since + 1 for since in self._steps_since_adoption]
         ended_at = self._stepped_at = self._clock.monotonic()
         self._show(loss, tokens, rate, stepping=ended_at - began_at, offered=ended_at - previous)
         return 0.0
@@ -154,10 +156,16 @@ class Learner:
         )  # fmt: skip
 
     def _swarm_progress(self) -> float:
-        """Return how many inner steps the swarm has come: a newcomer is at the learning rate of the others at once."""
-        return (
-            self._config.rounds.inner_steps * sum(account.version for account in self._accounts) / len(self._accounts)
-        )
+        """Return how many inner steps the swarm has come: a newcomer is at the learning rate of the others at once.
+
+        Versions x H, and the steps since the last adoption, of which a round has about H.
+        """
+        interval_steps = self._config.rounds.inner_steps
+        steps = [
+            interval_steps * account.version + min(interval_steps, since)
+            for account, since in zip(self._accounts, self._steps_since_adoption, strict=True)
+        ]
+        return sum(steps) / len(steps)
 
     def _open_account(self, fragment: Fragment, version: int, state: FragmentState) -> FragmentAccount:
         self._scatter(fragment, state.anchor)
@@ -174,6 +182,7 @@ class Learner:
         fragment, account = self._layout.fragments[index], self._accounts[index]
         adoption = account.adopt(self._gather(fragment), state.anchor, version, state.ledger.last_step(self._me))
         self._scatter(fragment, adoption.parameters)
+        self._steps_since_adoption[index] = 0
         self._post(self._listener, AdoptionReport(index, version, adoption, account.tally()))
 
     def _gather(self, fragment: Fragment) -> Vector:
