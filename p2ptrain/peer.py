@@ -37,7 +37,7 @@ from p2ptrain.tasks import TaskOwner
 from p2ptrain.training.corpus import Corpus, load_corpus
 from p2ptrain.training.cursor import WindowCursor
 from p2ptrain.training.learner import AdoptionReport, Learner, assemble, gather
-from p2ptrain.training.task import Evaluator, Task, make_task
+from p2ptrain.training.task import Evaluator, Task, make_task, tensor_specs
 from p2ptrain.wire.messages import Message
 
 JOIN_TIMEOUT = 30.0  # seconds to reach one of the link's peers
@@ -75,13 +75,12 @@ class PeerOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-    """What is trained here: made on a worker thread, since it reads text and imports torch."""
+class _Training:
+    """What a trainer has and others do not need: made on a worker thread, since it reads text and imports torch."""
 
     task: Task
-    layout: Layout
-    corpus: Corpus | None
     evaluator: Evaluator
+    corpus: Corpus | None
 
 
 class Peer:
@@ -107,7 +106,8 @@ class Peer:
         self._store = RunStore(runtime.storage, run_id)
         self._tasks = TaskOwner(events)
         self._vital_tasks = TaskOwner(events, on_failure=self._fail)  # what a peer cannot be without
-        self._work: _Work
+        self._layout: Layout
+        self._training: _Training | None = None
         self._rounds: Rounds
         self._opened_at = 0.0
         self._drive: Drive | None = None
@@ -127,20 +127,21 @@ class Peer:
     ) -> "Peer":
         """Return a peer that will start a new swarm for a run, or resume the one that this identity hosted before."""
         run = runtime.compute.run
-        work = await run(_prepare, config, None, options)
+        training = await run(_prepare, config, None, options)
+        layout = make_layout(training.task.shapes(), config.fragments.count)
         saved = [] if options.new_swarm else await run(hosted_runs, runtime.storage, verify)
         manifest = next((one for one in saved if one.owner == identity.peer_id and one.config == config), None)
         states: list[FragmentState] = []
         if manifest is None:
-            anchors = [gather(work.task.read, fragment) for fragment in work.layout.fragments]
-            held_out = tuple(work.corpus.validation_manifest()) if work.corpus else ()
+            anchors = [gather(training.task.read, fragment) for fragment in layout.fragments]
+            held_out = tuple(training.corpus.validation_manifest()) if training.corpus else ()
             manifest, states = create_run(
-                config, work.layout, anchors, owner=identity.peer_id, signer=identity, nonce=runtime.entropy.bytes(16),
+                config, layout, anchors, owner=identity.peer_id, signer=identity, nonce=runtime.entropy.bytes(16),
                 now=runtime.clock.wall(), held_out=held_out,
             )  # fmt: skip
         peer = cls(runtime, identity, options, events, manifest.run_id)
         events.emit("run", run=format_run_id(manifest.run_id), run_name=config.name, resumed=not states)
-        peer._begin_with = lambda: peer._host(manifest, work, states)
+        peer._begin_with = lambda: peer._host(manifest, layout, training, states)
         return peer
 
     @classmethod
@@ -160,27 +161,27 @@ class Peer:
             await self._stop_everything()
             raise
 
-    async def _host(self, manifest: RunManifest, work: _Work, states: list[FragmentState]) -> None:
-        self.manifest, self._work = manifest, work
-        manifest.check_layout(work.layout)
+    async def _host(
+        self, manifest: RunManifest, layout: Layout, training: _Training, states: list[FragmentState]
+    ) -> None:
+        self.manifest, self._layout = manifest, layout
+        self._training = training if self.options.train else None
+        manifest.check_layout(layout)
         await self._runtime.compute.run(self._store.save_manifest, manifest)
         await self._open([])
-        saved = await self._runtime.compute.run(self._store.load_heads, work.layout, manifest.config.outer)
-        genesis = [(manifest.genesis_commit(index), state) for index, state in enumerate(states)]
-        start = saved or genesis
-        if not start:  # hosted before, but killed before anything was saved: the initial values are made again
-            start = [(manifest.genesis_commit(index), state) for index, state in enumerate(self._remade_genesis(work))]
+        saved = await self._runtime.compute.run(self._store.load_heads, layout, manifest.config.outer)
+        # Hosted before, but killed before anything was saved: the initial values are made again.
+        states = states or (self._remade_genesis(training.task) if saved is None else [])
+        start = saved or [(manifest.genesis_commit(index), state) for index, state in enumerate(states)]
         if not saved:
             await self._runtime.compute.run(self._store.save_heads, start)
         await self._begin(start)
 
-    def _remade_genesis(self, work: _Work) -> list[FragmentState]:
-        manifest = self.manifest
-        states = [
-            FragmentState.genesis(gather(work.task.read, fragment), manifest.config.outer, manifest.created_at)
-            for fragment in work.layout.fragments
-        ]
-        if tuple(state.digest for state in states) != manifest.genesis:
+    def _remade_genesis(self, task: Task) -> list[FragmentState]:
+        outer, created_at = self.manifest.config.outer, self.manifest.created_at
+        vectors = [gather(task.read, fragment) for fragment in self._layout.fragments]
+        states = [FragmentState.genesis(vector, outer, created_at) for vector in vectors]
+        if tuple(state.digest for state in states) != self.manifest.genesis:
             raise LinkError("this run's initial values are lost: host it anew with --new-swarm")
         return states
 
@@ -202,7 +203,12 @@ class Peer:
         self.manifest = await self._fetch_manifest()
         if warm is not None:
             await warm
-        self._work = await self._runtime.compute.run(_prepare, self.manifest.config, self.manifest, self.options)
+        config, run = self.manifest.config, self._runtime.compute.run
+        if self.options.train:
+            self._training = await run(_prepare, config, self.manifest, self.options)
+        specs = self._training.task.shapes() if self._training else await run(tensor_specs, config)
+        self._layout = make_layout(specs, config.fragments.count)
+        self.manifest.check_layout(self._layout)
         self._stage("prepared", started_at)
         await self._runtime.compute.run(self._store.save_manifest, self.manifest)
         self.chains = self._make_chains()
@@ -278,7 +284,7 @@ class Peer:
 
     def _make_chains(self) -> ChainSync:
         return ChainSync(
-            config=self.manifest.config, layout=self._work.layout, transport=self.transport, runtime=self._runtime,
+            config=self.manifest.config, layout=self._layout, transport=self.transport, runtime=self._runtime,
             events=self.events, verify=verify, others=self.transport.connected,
         )  # fmt: skip
 
@@ -289,8 +295,8 @@ class Peer:
         self.chains.begin(start)
         for follower in self.chains.followers:
             follower.on_adopted(self._report_adoption)
-        if self.options.train:
-            self.learner = await self._make_learner(start)
+        if self._training is not None:
+            self.learner = await self._make_learner(self._training.task, start)
         self._rounds = Rounds(
             sync=self.chains, config=self.manifest.config, transport=self.transport, runtime=self._runtime, events=self.events,
             signer=self._identity, verify=verify, others=self.members.trainers, can_lead=self._can_lead, num_live=self.num_live_trainers,
@@ -299,7 +305,7 @@ class Peer:
         self.events.emit(
             "started", peer=self.peer_id, run=format_run_id(self.run_id), run_name=self.manifest.config.name,
             role="trainer" if self.options.train else "bootstrap", listen=str(self.listening_at), link=str(self.join_link()),
-            data=self._work.corpus.describe() if self._work.corpus else "",
+            data=self._training.corpus.describe() if self._training and self._training.corpus else "",
         )  # fmt: skip
         self._tasks.spawn("save", self._save_now_and_then())
         if self.options.use_directory:
@@ -311,17 +317,16 @@ class Peer:
             self._vital_tasks.spawn("learner", self._drive.stopped())
             self._tasks.spawn("show progress", self._show_progress(self.learner))
 
-    async def _make_learner(self, start: Sequence[tuple[Commit, FragmentState]]) -> Learner:
+    async def _make_learner(self, task: Task, start: Sequence[tuple[Commit, FragmentState]]) -> Learner:
         self.first_step = await self._runtime.compute.run(self._store.reserve_steps)
         position, inner_state = await self._runtime.compute.run(self._store.load_learner)
         await asyncio.sleep(max(0.0, self._opened_at + VIEW_WINDOW - self._runtime.clock.monotonic()))
-        task = self._work.task
         if inner_state:
             await self._runtime.compute.run(task.load_state_bytes, inner_state)
         cursor = WindowCursor(run_id=self.run_id, me=self.peer_id, num_windows=task.num_windows, position=position)
         cursor.join([record.position for record in self.members.live()], POSITION_MARGIN)
         learner = Learner(
-            task=task, layout=self._work.layout, config=self.manifest.config, clock=self._runtime.clock, cursor=cursor,
+            task=task, layout=self._layout, config=self.manifest.config, clock=self._runtime.clock, cursor=cursor,
             post=self._runtime.compute.post, me=self.peer_id, first_step=self.first_step,
             start=[(commit.version, state) for commit, state in start],
         )  # fmt: skip
@@ -456,12 +461,12 @@ class Peer:
             await asyncio.sleep(VALIDATION_INTERVAL)
 
     async def validate(self) -> float:
-        """Return the validation loss (nats per token) of the anchors as they are now."""
+        """Return the validation loss (nats per token) of the anchors as they are now; NaN without a model here."""
+        if self._training is None:
+            return float("nan")
         version = min(follower.archive.head.version for follower in self.chains.followers)
-        tensors = assemble(self._work.layout, [state.anchor for state in self.anchors()])
-        loss, num_windows = await self._runtime.compute.run(self._work.evaluator.evaluate, tensors.__getitem__)
-        self.first_step = 0
-        """Inner steps of this identity's earlier lives have lower numbers."""
+        tensors = assemble(self._layout, [state.anchor for state in self.anchors()])
+        loss, num_windows = await self._runtime.compute.run(self._training.evaluator.evaluate, tensors.__getitem__)
         self.latest_validation = loss, version
         self.events.emit("validation", loss=loss, version=version, num_windows=num_windows)
         return loss
@@ -481,23 +486,21 @@ class Peer:
 
     async def _inner_state(self, learner: Learner) -> bytes:
         if self._left:  # the learner has stopped: nobody else touches the task
-            return self._work.task.state_bytes()
+            assert self._training is not None  # it had a learner
+            return self._training.task.state_bytes()
         answer: asyncio.Future[bytes] = asyncio.Future()
         learner.request_state(lambda state: None if answer.done() else answer.set_result(state))
         return await answer
 
 
-def _prepare(config: RunConfig, manifest: RunManifest | None, options: PeerOptions) -> _Work:
-    """Read the text, make the model and cut it into fragments (on a worker thread)."""
+def _prepare(config: RunConfig, manifest: RunManifest | None, options: PeerOptions) -> _Training:
+    """Read the text and make the model (on a worker thread)."""
     corpus = None
     if config.data.source != "none":
         corpus = load_corpus(config.data, own_path=options.data)
         corpus = corpus.for_run(manifest.held_out if manifest else corpus.validation_manifest())
     task = make_task(config, corpus, threads=options.threads, device=options.device)
-    layout = make_layout(task.shapes(), config.fragments.count)
-    if manifest is not None:
-        manifest.check_layout(layout)
-    return _Work(task=task, layout=layout, corpus=corpus, evaluator=task.evaluator())
+    return _Training(task=task, evaluator=task.evaluator(), corpus=corpus)
 
 
 def _import_torch() -> None:

@@ -24,7 +24,9 @@ def link(port: int, peer: str = PEER) -> str:
 
 def p2ptrain(*arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "p2ptrain", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL, check=False
+    )
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
@@ -82,7 +84,9 @@ def test_the_identity_is_where_the_user_has_it_from_every_folder(
     assert shown[0] == shown[1] and str(tmp_path / "data" / "p2ptrain" / "peer") in shown[0]
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])
+@pytest.mark.parametrize(
+    "content", [b"", b"garbage", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"]
+)
 def test_an_unusable_identity_file_is_never_replaced(tmp_path: Path, content: bytes) -> None:  # BUG-L02
     path = tmp_path / "identity.pem"
     path.write_bytes(content)

@@ -79,3 +79,12 @@ def make_task(
 
     seed = int.from_bytes(digest("initial-values", config.seed.to_bytes(8, "little"), seed_bytes)[:7], "little")
     return make_text_task(config, corpus, seed=seed, threads=threads, device=device)
+
+
+def tensor_specs(config: RunConfig) -> list[TensorSpec]:
+    """Return the tensors that a run averages: what a peer that does not train needs to know of its model."""
+    if config.model.kind == "quadratic":
+        return Quadratic(config).shapes()
+    from p2ptrain.training.text_task import text_specs
+
+    return text_specs(config)

@@ -32,9 +32,17 @@ def make_text_task(config: RunConfig, corpus: Corpus, *, seed: int, threads: int
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError('peer.device = "cuda": torch finds no CUDA device here; allowed: "cpu"')
     torch.set_num_threads(threads)
-    generator = torch.Generator().manual_seed(seed)
+    return TextTask(_module(config, seed), config, corpus, device)
+
+
+def text_specs(config: RunConfig) -> list[TensorSpec]:
+    """Return the tensors of the run's model, without its text."""
+    return list(FlatParameters(_module(config, seed=0)).specs)
+
+
+def _module(config: RunConfig, seed: int) -> ByteModel:
     kind = CharMLP if config.model.kind == "char-mlp" else LanguageModel
-    return TextTask(kind(config.model, generator), config, corpus, device)
+    return kind(config.model, torch.Generator().manual_seed(seed))
 
 
 class TextTask:
