@@ -64,6 +64,8 @@ class RunManifest:
         """Return the manifest of exactly the expected run; LinkError otherwise, ConfigError for a config we cannot train."""
         try:
             payload, signature = msgpack.unpackb(data)
+            if digest("run", payload) != expected:  # before anything in it is looked at
+                raise LinkError("the manifest that the peers sent is not that of the run in the link")
             config, owner, nonce, created_at, layout, genesis, held_out = msgpack.unpackb(payload)
             manifest = cls(
                 config=RunConfig.from_bytes(config), owner=parse_peer_id(owner), nonce=bytes(nonce), created_at=float(created_at),
@@ -72,8 +74,6 @@ class RunManifest:
             )  # fmt: skip
         except (ValueError, TypeError, msgpack.UnpackException):
             raise LinkError("the run's manifest is malformed") from None
-        if manifest.run_id != expected or manifest.payload != payload:
-            raise LinkError("the manifest that the peers sent is not that of the run in the link")
         if not verify(manifest.owner, "run", payload, manifest.signature):
             raise LinkError("the run's manifest is not signed by its owner")
         if any(len(item) != DIGEST_BYTES for item in (manifest.layout, *manifest.genesis)) or not math.isfinite(
