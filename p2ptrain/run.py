@@ -64,7 +64,7 @@ class RunManifest:
         """Return the manifest of exactly the expected run; LinkError otherwise, ConfigError for a config we cannot train."""
         try:
             payload, signature = msgpack.unpackb(data)
-            if digest("run", payload) != expected:  # before anything in it is looked at
+            if RunId(digest("run", payload)) != expected:  # before anything in it is looked at
                 raise LinkError("the manifest that the peers sent is not that of the run in the link")
             config, owner, nonce, created_at, layout, genesis, held_out = msgpack.unpackb(payload)
             manifest = cls(
