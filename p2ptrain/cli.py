@@ -136,7 +136,8 @@ async def _run_peer(arguments: argparse.Namespace, make: Make) -> int:
         tasks = TaskOwner(events)
         stop_on_signals(stopping.set)
         print(f"peer {identity.peer_id}  ({directory})", file=sys.stderr)
-        events.subscribe(_print_stage)
+        if not arguments.supervised:
+            events.subscribe(_tell_the_start)
         try:
             peer = await _until(stopping, _started(make(runtime, identity, events)), tasks)
             if peer is not None:
@@ -146,9 +147,9 @@ async def _run_peer(arguments: argparse.Namespace, make: Make) -> int:
     return ExitCode.OK
 
 
-def _print_stage(event: Event) -> None:
+def _tell_the_start(event: Event) -> None:
     """Say how far the start has come: whoever waits should know for what."""
-    if event.kind == "stage":
+    if event.kind in ("run", "stage"):
         print(f"  {in_plain_words(event)}", file=sys.stderr)
 
 

@@ -219,8 +219,10 @@ def _load(kind: type[Config], name_or_path: str, folder: str) -> Config:
     path = known.get(name_or_path, Path(name_or_path))
     if path.suffix != ".toml":
         near = _nearest(name_or_path, list(known))
+        what = {"configs": "run", "peers": "peer config"}[folder]
+        there_are = ", ".join(known) or "none"
         raise ConfigError(
-            f"no {folder} named {name_or_path!r}{near}; there are: {', '.join(known) or 'none'}; or give a path to a .toml file"
+            f"no {what} named {name_or_path!r}{near}; there are: {there_are}; or give a path to a .toml file"
         )
     try:
         data = path.read_bytes()

@@ -1,5 +1,6 @@
 """Asking others for commits, updates and snapshots, by digest, until one of them has it."""
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
@@ -10,11 +11,12 @@ from p2ptrain.fragments.chain import MAX_COMMIT_BYTES, ChainError, Commit
 from p2ptrain.fragments.layout import Fragment
 from p2ptrain.fragments.messages import Commits, Done, GetCommits, GetSnapshot, GetUpdate, Snapshot
 from p2ptrain.fragments.state import FragmentState
-from p2ptrain.ids import Digest, PeerId, digest
+from p2ptrain.ids import Digest, PeerId, digest, short
 from p2ptrain.net.transport import Transport
 from p2ptrain.runtime import Runtime
 
 MAX_DONORS = 6  # asked one after the other before a fetch is given up
+MAX_PASSES = 20  # over donors that are busy: with a second each, longer than a crowd of newcomers needs
 FETCH_TIMEOUT = 60.0  # seconds for one donor; the transport gives up earlier when no byte moves
 COMMITS_TIMEOUT = 20.0
 MAX_LEDGER_BYTES = 16 * 1024 * 1024  # about 200,000 peers
@@ -81,15 +83,26 @@ class Donors:
         return await self._first(ask, holders, "a snapshot")
 
     async def _first(self, ask: Callable[[PeerId], Awaitable[Found]], holders: Iterable[PeerId], what: str) -> Found:
-        """Return the first good answer; StateSyncError with every donor's reason when there is none."""
+        """Return the first good answer; StateSyncError with every donor's reason when there is none.
+
+        Donors that say they are busy are asked again, a few times, after as long as they say.
+        """
         own = self._transport.peer_id
         donors = [peer for peer in dict.fromkeys([*holders, *self._others()]) if peer != own][:MAX_DONORS]
-        reasons: list[str] = []
-        for peer in donors:
-            try:
-                return await ask(peer)
-            except (NetworkError, Refused, RemoteProtocolError, StateSyncError, ChainError) as error:
-                reasons.append(f"{peer[-6:]}: {error}")
+        for _ in range(MAX_PASSES):
+            reasons: list[str] = []
+            busy: list[tuple[float, PeerId]] = []
+            for peer in donors:
+                try:
+                    return await ask(peer)
+                except (NetworkError, Refused, RemoteProtocolError, StateSyncError, ChainError) as error:
+                    reasons.append(f"{short(peer)}: {error}")
+                    if isinstance(error, Refused) and error.retry_after is not None:
+                        busy.append((error.retry_after, peer))
+            if not busy:
+                break
+            await asyncio.sleep(min(busy)[0] * self._runtime.entropy.random.uniform(0.5, 1.5))
+            donors = [peer for _, peer in busy]
         raise StateSyncError(f"nobody serves {what}: {'; '.join(reasons) or 'no peer is known'}")
 
 

@@ -200,7 +200,7 @@ class ChainSync:
     async def _serve_snapshot(self, _sender: PeerId, request: GetSnapshot, _body: bytearray) -> tuple[Snapshot, Body]:
         archive = self._archive(request.fragment)
         if self._num_snapshots >= MAX_CONCURRENT_SNAPSHOTS:
-            raise Refused("busy", "as many snapshots as allowed are being made", retry_after=1.0)
+            raise Refused("busy", "as many snapshots as allowed are being made", retry_after=0.5)
         self._num_snapshots += 1
         try:
             commit_bytes, data = await self._runtime.compute.run(pack_snapshot, archive.head, archive.state)

@@ -22,6 +22,7 @@ from p2ptrain.monitor.wording import amount, in_plain_words, level, printable
 
 REFRESH_INTERVAL: Final = 0.5  # seconds between two drawings of the screen: a few milliseconds each
 LINE_INTERVAL: Final = 5.0  # seconds between two plain lines: a night fits into a log of 1 MB
+WORTH_ANNOUNCING: Final = 3  # peers in a link from which on it survives the death of some
 NUM_LATEST: Final = 6  # events on the screen
 MAX_PARTS_SHOWN: Final = 8  # fragments on the screen; a run may have a thousand
 
@@ -62,6 +63,7 @@ class LiveView:
         self._since = _SinceLastLine()
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._closed = False
+        self._num_announced = 0  # peers in the link that was said last
 
     def __call__(self, event: Event) -> None:
         """Take note of an event; without a terminal, tell it at once if it is worth a line."""
@@ -74,7 +76,8 @@ class LiveView:
             self._say(words)
 
     def announce_link(self, link: str, *, only_loopback: bool) -> None:
-        """Say once, in a line that can be copied, how others join; and that only this machine can if it is so."""
+        """Say, in a line that can be copied, how others join; and that only this machine can if it is so."""
+        self._num_announced = link.count("@")
         self._say(f"others join with: p2ptrain join {link}")
         if only_loopback:
             self._say("note: this link works on this machine only; listen on 0.0.0.0 to be found by others")
@@ -100,6 +103,8 @@ class LiveView:
         if self._closed:
             return
         status = self._snapshot()
+        if status.link.count("@") >= WORTH_ANNOUNCING > self._num_announced:
+            self.announce_link(status.link, only_loopback=False)  # once more: this one outlives us
         if self._live is not None:
             self._live.update(screen(status, self._latest), refresh=True)
             return
@@ -144,17 +149,12 @@ def screen(status: PeerStatus, latest: Iterable[str]) -> RenderableType:
         ),
         "shared model": f"validation loss {level(status.validation_loss)} at update {status.validation_version} · {_parts(status)}",
         "network": f"{status.num_connections} connections, {amount(status.bytes_sent)}B out, {amount(status.bytes_received)}B in",
-        "invite": f"p2ptrain join {status.link}",
+        "invite": "the line above; `p2ptrain status LINK` prints a link with who is alive now",
     }
-    lines = [Text.assemble((f"{name:<13}", "bold"), printable_row(text)) for name, text in rows.items()]
+    lines = [Text.assemble((f"{name:<13}", "bold"), printable(text)) for name, text in rows.items()]
     news = [Text(words, style="dim") for words in latest]
     title = Text(f"p2ptrain · {printable(status.run_name)} · {status.peer[-6:]} · Ctrl-C leaves")
     return Panel(Group(*lines, Text(), *news), title=title, title_align="left")
-
-
-def printable_row(text: str) -> str:
-    """Return a row without control characters, at full length: links are long and must stay whole."""
-    return "".join(character for character in text if character.isprintable())
 
 
 def clock_time(seconds: float) -> str:

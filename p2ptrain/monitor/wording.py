@@ -68,6 +68,10 @@ def _resynced(fields: Fields) -> str:
 
 
 _SENTENCES: Final[dict[str, Callable[[Fields], str]]] = {
+    "run": lambda fields: (
+        f"{'resumes the run' if fields.get('resumed') else 'starts a new swarm for the run'} "
+        f"{fields.get('run_name')} ({fields.get('run')})"
+    ),
     "stage": _stage,
     "joined": lambda fields: f"joined the swarm after {_seconds(fields)}",
     "training": lambda fields: "training has begun",

@@ -1,6 +1,7 @@
 """What a volunteer sees."""
 
 import asyncio
+import contextlib
 import io
 import math
 from typing import Any
@@ -86,11 +87,19 @@ def test_a_terminal_shows_one_screen_and_the_latest_events() -> None:
     assert "part 0: 7, part 1: 8" in text
 
 
-def test_the_link_on_the_screen_is_whole() -> None:
+def test_a_link_that_names_enough_peers_to_outlive_some_is_said_once_more_in_a_line_to_copy() -> None:
     out = io.StringIO()
-    Console(file=out, width=100).print(screen(status(), []))
-    rows = "".join(line.strip("│ ") for line in out.getvalue().splitlines())
-    assert LINK in rows
+    longer = "p2ptrain://run/" + ",".join(f"{'x' * 50}@10.0.0.{number}:4001" for number in range(3))
+
+    async def watch() -> None:
+        view = LiveView(Console(file=out, width=80), lambda: status(link=longer))
+        view.announce_link("p2ptrain://run/x@10.0.0.1:4001", only_loopback=False)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(20.0):
+                await view.run()
+
+    virtual.run(watch())
+    assert out.getvalue().splitlines().count(f"others join with: p2ptrain join {longer}") == 1
 
 
 def test_a_run_of_many_fragments_fits_the_screen() -> None:
