@@ -149,7 +149,7 @@ async def _run_peer(arguments: argparse.Namespace, make: Make) -> int:
 
 def _tell_the_start(event: Event) -> None:
     """Say how far the start has come: whoever waits should know for what."""
-    if event.kind in ("run", "stage"):
+    if event.kind in ("run", "stage", "started"):
         print(f"  {in_plain_words(event)}", file=sys.stderr)
 
 

@@ -18,7 +18,7 @@ from p2ptrain.discovery.addresses import announced_addresses, only_loopback
 from p2ptrain.discovery.directory import Directory
 from p2ptrain.discovery.members import Members
 from p2ptrain.discovery.records import HeadRecord
-from p2ptrain.errors import LinkError, NetworkError, Refused, RemoteProtocolError, UnreachableError
+from p2ptrain.errors import LinkError, NetworkError, Refused, RemoteProtocolError, StorageError, UnreachableError
 from p2ptrain.events import Events
 from p2ptrain.fragments.chain import Commit
 from p2ptrain.fragments.follower import Adopted
@@ -322,7 +322,7 @@ class Peer:
         position, inner_state = await self._runtime.compute.run(self._store.load_learner)
         await asyncio.sleep(max(0.0, self._opened_at + VIEW_WINDOW - self._runtime.clock.monotonic()))
         if inner_state:
-            await self._runtime.compute.run(task.load_state_bytes, inner_state)
+            await self._runtime.compute.run(_restore_inner_state, task, inner_state)
         cursor = WindowCursor(run_id=self.run_id, me=self.peer_id, num_windows=task.num_windows, position=position)
         cursor.join([record.position for record in self.members.live()], POSITION_MARGIN)
         learner = Learner(
@@ -438,6 +438,7 @@ class Peer:
     async def _show_progress(self, learner: Learner) -> None:
         tokens_before, at_before = 0, self._runtime.clock.monotonic()
         while True:
+            at_before_sleep = self._runtime.clock.monotonic()
             await asyncio.sleep(PROGRESS_INTERVAL)
             progress, now = learner.progress, self._runtime.clock.monotonic()
             if tokens_before == 0 and progress.inner_steps:
@@ -453,6 +454,7 @@ class Peer:
                 learning_rate=progress.learning_rate, tokens_per_second=rate, utilisation=progress.utilisation,
                 position=progress.position, tokens_merged=sum(tally.merged for tally in tallies) // len(tallies),
                 pending=sum(tally.pending for tally in tallies) // len(tallies), drawn=learner.take_drawn(),
+                loop_lag=round(max(0.0, now - at_before_sleep - PROGRESS_INTERVAL), 4),
             )  # fmt: skip
 
     async def _validate_now_and_then(self) -> None:
@@ -501,6 +503,16 @@ def _prepare(config: RunConfig, manifest: RunManifest | None, options: PeerOptio
         corpus = corpus.for_run(manifest.held_out if manifest else corpus.validation_manifest())
     task = make_task(config, corpus, threads=options.threads, device=options.device)
     return _Training(task=task, evaluator=task.evaluator(), corpus=corpus)
+
+
+def _restore_inner_state(task: Task, data: bytes) -> None:
+    """Give the inner optimizer the state that was saved; StorageError when it is not of this model."""
+    try:
+        task.load_state_bytes(data)
+    except ValueError as error:
+        raise StorageError(
+            f"the saved state of the inner optimizer cannot be used: {error}; move learner.msgpack away"
+        ) from None
 
 
 def _import_torch() -> None:

@@ -72,6 +72,7 @@ _SENTENCES: Final[dict[str, Callable[[Fields], str]]] = {
         f"{'resumes the run' if fields.get('resumed') else 'starts a new swarm for the run'} "
         f"{fields.get('run_name')} ({fields.get('run')})"
     ),
+    "started": lambda fields: f"its text is {fields['data']}" if fields.get("data") else "it brings no text of its own",
     "stage": _stage,
     "joined": lambda fields: f"joined the swarm after {_seconds(fields)}",
     "training": lambda fields: "training has begun",
