@@ -33,7 +33,7 @@ from p2ptrain.net.identity import Identity, verify
 from p2ptrain.net.transport import Transport, TransportLimits
 from p2ptrain.run import MAX_MANIFEST_BYTES, RunManifest, create_run
 from p2ptrain.runtime import Address, Drive, Runtime
-from p2ptrain.tasks import TaskOwner
+from p2ptrain.tasks import TaskOwner, describe
 from p2ptrain.training.corpus import Corpus, load_corpus
 from p2ptrain.training.cursor import WindowCursor
 from p2ptrain.training.learner import AdoptionReport, Learner, assemble, gather
@@ -384,17 +384,21 @@ class Peer:
             return
         self._left = True
         began_at = self._runtime.clock.monotonic()
+        if self._drive is not None:
+            self._drive.stop()
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT):
-                if self._drive is not None:
-                    self._drive.stop()
-                    await self._drive.stopped()
                 await self.members.leave()
                 if self.directory is not None:
                     await self.directory.leave()
-                await self._save()
+                await self._save_heads()
+                if self.learner is not None and self._drive is not None:
+                    await self._drive.stopped()  # its step may be long; what it has not merged is lost anyway
+                    await self._save_learner(self.learner, await self._runtime.compute.run(self._inner_state))
         except TimeoutError:
             self.events.emit("leave-timeout", seconds=LEAVE_TIMEOUT)
+        except Exception as error:  # noqa: BLE001 - the border of a life: whatever failed is said, and it ends all the same
+            self.events.emit("task-failed", task="leave", error=describe(error))
         await self._stop_everything()
         self.events.emit("left", seconds=round(self._runtime.clock.monotonic() - began_at, 3))
 
@@ -476,23 +480,30 @@ class Peer:
     async def _save_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(SAVE_INTERVAL)
-            await self._save()
+            try:
+                await self._save()
+            except StorageError as error:  # a full disk must not end the training; it may have room again next time
+                self.events.emit("not-saved", reason=str(error))
 
     async def _save(self) -> None:
         """Write heads, the learner's position and the inner optimizer's state to disk."""
+        await self._save_heads()
+        if self.learner is not None:
+            answer: asyncio.Future[bytes] = asyncio.Future()
+            self.learner.request_state(lambda state: None if answer.done() else answer.set_result(state))
+            await self._save_learner(self.learner, await answer)
+
+    async def _save_heads(self) -> None:
         heads = [(follower.archive.head, follower.archive.state) for follower in self.chains.followers]
         await self._runtime.compute.run(self._store.save_heads, heads)
-        if self.learner is not None:
-            state = await self._inner_state(self.learner)
-            await self._runtime.compute.run(self._store.save_learner, self.learner.progress.position, state)
 
-    async def _inner_state(self, learner: Learner) -> bytes:
-        if self._left:  # the learner has stopped: nobody else touches the task
-            assert self._training is not None  # it had a learner
-            return self._training.task.state_bytes()
-        answer: asyncio.Future[bytes] = asyncio.Future()
-        learner.request_state(lambda state: None if answer.done() else answer.set_result(state))
-        return await answer
+    async def _save_learner(self, learner: Learner, inner_state: bytes) -> None:
+        await self._runtime.compute.run(self._store.save_learner, learner.progress.position, inner_state)
+
+    def _inner_state(self) -> bytes:
+        """Return the inner optimizer's state; only once the learner has stopped, since the task is its own till then."""
+        assert self._training is not None
+        return self._training.task.state_bytes()
 
 
 def _prepare(config: RunConfig, manifest: RunManifest | None, options: PeerOptions) -> _Training:

@@ -52,6 +52,7 @@ HOLD_TIMEOUT = 15.0  # seconds for one member to take the update; a stalled tran
 LEAST_COLLECT_TIMEOUT = 5.0  # seconds; a round of tiny steps must survive a member that is busy starting up
 TIMER_SLACK = 1e-6  # seconds; an event loop may run a timer that much before its time
 LEAST_RETRY_INTERVAL = 0.25  # seconds after a failed attempt; else a quarter of an interval, five steps of twenty
+MAX_NORM = 1e6  # of one tensor's pseudo-gradient; ours are below 100, and a sum of thousands of these stays finite
 FIRST_STEP_SECONDS = 0.1  # until a member has said how long its steps are
 LATENESS_MEMORY = 64  # arrivals from which the grace window is learnt: about the last ten rounds of a small swarm
 
@@ -181,6 +182,8 @@ class Leader:
             max_staleness=self._config.rounds.max_staleness, verify=self._verify,
         )  # fmt: skip
         values = CODECS[self._config.codec.up].decode(body, self._fragment.num_elements)
+        if max(envelope.norms, default=0.0) > MAX_NORM:
+            raise ChainError(f"a norm of {max(envelope.norms):.3g}; at most {MAX_NORM:g} is sane")
         if not norms_match(envelope.norms, values, self._fragment):
             raise ChainError("the norms in the envelope are not those of the bytes")
         return _Received(envelope, values)
@@ -266,7 +269,11 @@ class Leader:
         this_round.close()
         head, parent_state = self._head, self._follower.archive.state
         frozen = [self._received[peer] for peer in decision.members]
-        data, draft, state = await self._runtime.compute.run(self._merge, frozen, head, parent_state)
+        try:
+            data, draft, state = await self._runtime.compute.run(self._merge, frozen, head, parent_state)
+        except CodecError as error:
+            self._abort(this_round, Abort(f"the merged update cannot be encoded: {error}"))
+            return
         self._follower.archive.remember_update(draft.update, data)
         held = await self._let_hold(draft, data, decision.members)
         if this_round is not self._round:

@@ -24,6 +24,7 @@ import msgpack
 
 from p2ptrain.config import LimitsConfig
 from p2ptrain.ids import DIGEST_BYTES, Digest, PeerId, RunId, digest, public_key_of
+from p2ptrain.wire.messages import unpack
 
 MAX_STEP: Final = 2**53  # so that every language can hold it
 MAX_TOKENS: Final = 2**48
@@ -72,15 +73,15 @@ class _Signed:
         return packed
 
     @classmethod
-    def _unpack(cls, data: bytes) -> tuple[list[Any], bytes, bytes]:
+    def _unpack(cls, data: bytes) -> tuple[tuple[Any, ...], bytes, bytes]:
         """Return the fields, the exact payload and the signature; ChainError for anything else."""
         if len(data) > cls.MAX_BYTES:
             raise ChainError(f"{cls.DOMAIN} of {len(data)} bytes; at most {cls.MAX_BYTES}")
         try:
-            payload, signature = msgpack.unpackb(data)
-            values = msgpack.unpackb(payload)
-            _require(isinstance(values, list) and isinstance(signature, bytes) and len(signature) <= 64)
-        except (ValueError, TypeError, msgpack.UnpackException):
+            payload, signature = unpack(data)
+            values = unpack(payload)
+            _require(isinstance(values, tuple) and isinstance(signature, bytes) and len(signature) <= 64)
+        except (ValueError, TypeError):
             raise ChainError(f"malformed {cls.DOMAIN}") from None
         return values, payload, signature
 
@@ -240,13 +241,13 @@ class Ledger:
     def from_bytes(cls, data: bytes) -> "Ledger":
         """Return a ledger; ChainError unless these are exactly the bytes that `to_bytes` makes."""
         try:
-            created_at, rows = msgpack.unpackb(data)
+            created_at, rows = unpack(data)
             entries = {
                 _peer(peer): LedgerEntry(_count(step, MAX_STEP), _real(merged_at)) for peer, step, merged_at in rows
             }
             ledger = cls(_real(created_at), entries)
             _require(ledger.to_bytes() == data)
-        except (ValueError, TypeError, msgpack.UnpackException):
+        except (ValueError, TypeError):
             raise ChainError("malformed ledger") from None
         return ledger
 

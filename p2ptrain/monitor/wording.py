@@ -73,6 +73,7 @@ _SENTENCES: Final[dict[str, Callable[[Fields], str]]] = {
         f"{fields.get('run_name')} ({fields.get('run')})"
     ),
     "started": lambda fields: f"its text is {fields['data']}" if fields.get("data") else "it brings no text of its own",
+    "not-saved": lambda fields: f"could not save: {fields.get('reason')}; trying again later",
     "stage": _stage,
     "joined": lambda fields: f"joined the swarm after {_seconds(fields)}",
     "training": lambda fields: "training has begun",

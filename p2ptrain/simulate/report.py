@@ -55,7 +55,11 @@ def draw_losses(path: Path, lives: Sequence[Life], trained_from: float) -> None:
         point for life in lives for point in zip(*_points(life, "validation", trained_from), strict=True)
     )
     axes.plot(*(zip(*validations, strict=True) if validations else ([], [])), "k.-", label="anchors (validation)")
-    axes.set(xlabel="seconds since the first inner step", ylabel="loss (nats per token)", title="x: killed")
+    axes.set(
+        xlabel="seconds since the first inner step",
+        ylabel="loss (nats per token)",
+        title="training loss of each peer (x: killed) and validation loss of what they share",
+    )
     axes.legend(loc="upper right", fontsize="small")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
