@@ -59,11 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _host(arguments: argparse.Namespace) -> int:
     config = load_run_config(arguments.run)
     options = _peer_options(arguments)
-    return run(
+    peer = run(
         lambda: _run_peer(
             arguments, lambda runtime, identity, events: Peer.hosting(runtime, identity, config, options, events)
         )
     )
+    return _ended(peer)
 
 
 def _join(arguments: argparse.Namespace) -> int:
@@ -73,7 +74,7 @@ def _join(arguments: argparse.Namespace) -> int:
     async def make(runtime: Runtime, identity: Identity, events: Events) -> Peer:
         return Peer.joining(runtime, identity, link, options, events)
 
-    return run(lambda: _run_peer(arguments, make))
+    return _ended(run(lambda: _run_peer(arguments, make)))
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -122,6 +123,13 @@ def _identity(arguments: argparse.Namespace) -> int:
 
 
 # Running one peer
+
+
+def _ended(code: int) -> int:
+    """End the process without waiting for worker threads: one may be in the middle of importing torch, for seconds."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 async def _run_peer(arguments: argparse.Namespace, make: Make) -> int:

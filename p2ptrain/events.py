@@ -43,8 +43,12 @@ class Events:
 
     def emit(self, kind: str, **fields: Any) -> None:
         event = Event(kind, self._clock.wall(), self._clock.monotonic() - self._started_at, fields)
-        for sink in self._sinks:
-            sink(event)
+        for sink in list(self._sinks):
+            try:
+                sink(event)
+            except OSError as error:  # a full disk or a closed pipe takes the log, not the training
+                self._sinks.remove(sink)
+                self.emit("log-lost", reason=str(error))
 
 
 def jsonl_sink(file: TextIO) -> Sink:

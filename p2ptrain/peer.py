@@ -114,6 +114,7 @@ class Peer:
         self._left = False
         self._failure: BaseException | None = None
         self._has_failed = asyncio.Event()
+        self._saving = asyncio.Lock()  # one writer at a time
 
     @property
     def peer_id(self) -> PeerId:
@@ -170,12 +171,14 @@ class Peer:
         await self._runtime.compute.run(self._store.save_manifest, manifest)
         await self._open([])
         saved = await self._runtime.compute.run(self._store.load_heads, layout, manifest.config.outer)
-        # Hosted before, but killed before anything was saved: the initial values are made again.
-        states = states or (self._remade_genesis(training.task) if saved is None else [])
-        start = saved or [(manifest.genesis_commit(index), state) for index, state in enumerate(states)]
-        if not saved:
-            await self._runtime.compute.run(self._store.save_heads, start)
-        await self._begin(start)
+        missing = [index for index, head in enumerate(saved) if head is None]
+        if missing:  # new, or killed before everything was saved: these fragments begin at the initial values
+            states = states or self._remade_genesis(training.task)
+            fresh = [(manifest.genesis_commit(index), states[index]) for index in missing]
+            await self._runtime.compute.run(self._store.save_heads, fresh)
+            for index, head in zip(missing, fresh, strict=True):
+                saved[index] = head
+        await self._begin([head for head in saved if head is not None])
 
     def _remade_genesis(self, task: Task) -> list[FragmentState]:
         outer, created_at = self.manifest.config.outer, self.manifest.created_at
@@ -239,7 +242,7 @@ class Peer:
                     peer, GetManifest(), Done, timeout=FETCH_TIMEOUT, bulk=True, max_body_bytes=MAX_MANIFEST_BYTES
                 )
                 return RunManifest.from_bytes(bytes(reply.body), expected=self.run_id, verify=verify)
-            except (NetworkError, Refused, RemoteProtocolError) as error:
+            except (NetworkError, Refused, RemoteProtocolError, LinkError) as error:
                 reasons.append(f"{peer[-6:]}: {error}")
         raise LinkError(f"no peer could give the run's manifest: {'; '.join(reasons) or 'none is connected'}")
 
@@ -318,7 +321,8 @@ class Peer:
             self._tasks.spawn("show progress", self._show_progress(self.learner))
 
     async def _make_learner(self, task: Task, start: Sequence[tuple[Commit, FragmentState]]) -> Learner:
-        self.first_step = await self._runtime.compute.run(self._store.reserve_steps)
+        reserved = await self._runtime.compute.run(self._store.reserve_steps)
+        self.first_step = max(reserved, *(state.ledger.last_step(self.peer_id) for _, state in start))
         position, inner_state = await self._runtime.compute.run(self._store.load_learner)
         await asyncio.sleep(max(0.0, self._opened_at + VIEW_WINDOW - self._runtime.clock.monotonic()))
         if inner_state:
@@ -495,10 +499,12 @@ class Peer:
 
     async def _save_heads(self) -> None:
         heads = [(follower.archive.head, follower.archive.state) for follower in self.chains.followers]
-        await self._runtime.compute.run(self._store.save_heads, heads)
+        async with self._saving:
+            await self._runtime.compute.run(self._store.save_heads, heads)
 
     async def _save_learner(self, learner: Learner, inner_state: bytes) -> None:
-        await self._runtime.compute.run(self._store.save_learner, learner.progress.position, inner_state)
+        async with self._saving:
+            await self._runtime.compute.run(self._store.save_learner, learner.progress.position, inner_state)
 
     def _inner_state(self) -> bytes:
         """Return the inner optimizer's state; only once the learner has stopped, since the task is its own till then."""

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import median_low
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ HOLD_TIMEOUT = 15.0  # seconds for one member to take the update; a stalled tran
 LEAST_COLLECT_TIMEOUT = 5.0  # seconds; a round of tiny steps must survive a member that is busy starting up
 TIMER_SLACK = 1e-6  # seconds; an event loop may run a timer that much before its time
 LEAST_RETRY_INTERVAL = 0.25  # seconds after a failed attempt; else a quarter of an interval, five steps of twenty
-MAX_NORM = 1e6  # of one tensor's pseudo-gradient; ours are below 100, and a sum of thousands of these stays finite
+MAX_NORM = 1e4  # of one tensor's pseudo-gradient; ours are below 100
 FIRST_STEP_SECONDS = 0.1  # until a member has said how long its steps are
 LATENESS_MEMORY = 64  # arrivals from which the grace window is learnt: about the last ten rounds of a small swarm
 
@@ -126,8 +126,8 @@ class Leader:
         self._step_seconds[peer] = request.step_seconds
         if self._round is None:
             self._round = self._new_round()
-        elif not head.envelopes:  # before the first commit, what is known of steps is what members say
-            self._round.times = self._times()
+        else:
+            self._round.times = self._times()  # they follow from what members say of their steps, too
         self._round.register(peer, self._runtime.clock.monotonic(), request.step_seconds)
         self._wake.set()
         return Registered(accepted=True, head=own, reason="")
@@ -193,8 +193,8 @@ class Leader:
     def _times(self) -> RoundTimes:
         """Return the durations of a round on this head: they follow from how long inner steps take."""
         rounds, head = self._config.rounds, self._head
-        steps = [envelope.step_seconds for envelope in head.envelopes] or list(self._step_seconds.values())
-        step_seconds = median([seconds for seconds in steps if seconds > 0.0] or [FIRST_STEP_SECONDS])
+        steps = [*(envelope.step_seconds for envelope in head.envelopes), *self._step_seconds.values()]
+        step_seconds = median_low([seconds for seconds in steps if seconds > 0.0] or [FIRST_STEP_SECONDS])
         interval = max(rounds.inner_steps * step_seconds, rounds.least_interval)
         return RoundTimes(
             interval=interval, lonely_window=rounds.lonely_intervals * interval,
@@ -212,7 +212,7 @@ class Leader:
         """The head moved: this round is over, whoever won it."""
         self._head_at = self._runtime.clock.monotonic()
         self._round = None
-        self._received = {}
+        self._received, self._step_seconds = {}, {}
         self._wake.set()
 
     async def _advance(self) -> float | None:

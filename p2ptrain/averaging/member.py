@@ -47,6 +47,7 @@ class Member:
         self._leader: PeerId | None = None
         self._leader_lost = asyncio.Event()
         self._seeking: asyncio.Task[None] | None = None
+        self._contributing = False
         self._sent: tuple[Digest, int] | None = None  # head and last step of the contribution that is under way
         follower.on_adopted(self._follow)
 
@@ -130,6 +131,8 @@ class Member:
         """Answer a leader's call, and contribute if there is enough to contribute."""
         if request.head != self._follower.archive.head.digest:
             return Called(joins=False, reason="we have adopted another head")
+        if leader != self._leader or self._contributing:
+            return Called(joins=False, reason="we are in another round")
         steps = self._learner.pending_steps(self._fragment.index)
         least = 1 if self._learner.is_paused else max(1, self._config.rounds.inner_steps // 10)
         if steps < least:
@@ -140,6 +143,13 @@ class Member:
         return Called(joins=True)
 
     async def _contribute(self, leader: PeerId, head: Commit) -> None:
+        self._contributing = True
+        try:
+            await self._send_work(leader, head)
+        finally:
+            self._contributing = False
+
+    async def _send_work(self, leader: PeerId, head: Commit) -> None:
         hand_over = await self._hand_over()
         if hand_over is None or hand_over.after_step != self._follower.archive.state.ledger.last_step(
             self._transport.peer_id
@@ -173,7 +183,7 @@ class Member:
     def _encode(self, hand_over: HandOver, head: Commit) -> tuple[Envelope, bytes]:
         """Return the signed envelope and the encoded work (on a worker thread)."""
         codec = CODECS[self._config.codec.up]
-        exact = hand_over.to_encode()
+        exact = hand_over.exact
         data = codec.encode(exact)
         values = codec.decode(data, self._fragment.num_elements)
         hand_over.encoded_error = exact - values
@@ -192,11 +202,12 @@ class Member:
         except (NetworkError, Refused, RemoteProtocolError) as error:
             self._events.emit("leader-unavailable", fragment=head.fragment, leader=leader, reason=str(error))
 
-
-def hold(follower: Follower, request: Hold, body: bytearray) -> Done:
-    """Keep an update for a leader, and serve it from now on."""
-    data = bytes(body)
-    if digest("update", data) != request.digest:
-        raise Refused("malformed", "the update's bytes do not match their digest")
-    follower.archive.remember_update(Digest(request.digest), data)
-    return Done()
+    def hold(self, leader: PeerId, request: Hold, body: bytearray) -> Done:
+        """Keep an update for our leader, and serve it from now on."""
+        if leader != self._leader:
+            raise Refused("not-our-leader", "we hold updates for the leader that we registered with")
+        data = bytes(body)
+        if digest("update", data) != request.digest:
+            raise Refused("malformed", "the update's bytes do not match their digest")
+        self._follower.archive.remember_update(Digest(request.digest), data)
+        return Done()

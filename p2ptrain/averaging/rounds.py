@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from p2ptrain.averaging.leader import Leader
-from p2ptrain.averaging.member import Member, hold
+from p2ptrain.averaging.member import Member
 from p2ptrain.averaging.messages import Called, CallMember, Contribute, Decline, Hold, Register, Registered
 from p2ptrain.config import RunConfig
 from p2ptrain.errors import Refused
@@ -106,6 +106,7 @@ class Rounds:
     async def _contribute(self, sender: PeerId, request: Contribute, body: bytearray) -> Done:
         return await self._leader(request.fragment).contribute(sender, request, body)
 
-    async def _hold(self, _sender: PeerId, request: Hold, body: bytearray) -> Done:
-        self._leader(request.fragment)
-        return hold(self._sync.followers[request.fragment], request, body)
+    async def _hold(self, sender: PeerId, request: Hold, body: bytearray) -> Done:
+        if request.fragment >= len(self._members):
+            raise Refused("unknown-fragment", "this peer does not train that fragment")
+        return self._members[request.fragment].hold(sender, request, body)

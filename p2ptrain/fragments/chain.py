@@ -28,6 +28,9 @@ from p2ptrain.wire.messages import unpack
 
 MAX_STEP: Final = 2**53  # so that every language can hold it
 MAX_TOKENS: Final = 2**48
+MAX_STEP_SECONDS: Final = 600.0  # the interval of a fragment follows from what its members say of their steps
+MAX_WORK: Final = 2**60  # what a chain can hold: at 1e6 tokens per second, 36,000 years
+MAX_NEXT: Final = 17  # a leader and the most deputies that a run may have (rounds.num_deputies)
 MAX_ENVELOPE_BYTES: Final = 16 * 1024  # ours have about 400, plus 9 per tensor of the fragment
 MAX_COMMIT_BYTES: Final = 4 * 1024 * 1024  # 4,096 members at most (limits.max_members)
 NO_PARENT: Final = Digest(bytes(DIGEST_BYTES))
@@ -223,8 +226,13 @@ class Ledger:
     def work(self, envelope: Envelope, committed_at: float, limits: LimitsConfig) -> int:
         """Return what the envelope adds to the chain's total work: its tokens, capped by time; at least 1."""
         entry = self.entries.get(envelope.peer)
-        elapsed = max(0.0, committed_at - (entry.merged_at if entry else self.created_at))
-        return max(1, min(envelope.tokens, int(limits.max_tokens_per_second * elapsed)))
+        elapsed = max(0.0, committed_at - (entry.merged_at if entry else self.latest_at))
+        return max(1, int(min(float(envelope.tokens), limits.max_tokens_per_second * elapsed)))
+
+    @cached_property
+    def latest_at(self) -> float:
+        """When this chain last merged anything: from then on a peer that it does not know counts, not from the run's start."""
+        return max((entry.merged_at for entry in self.entries.values()), default=self.created_at)
 
     def after(self, commit: Commit) -> "Ledger":
         entries = dict(self.entries)
@@ -260,6 +268,8 @@ def check_envelope(
         raise ChainError("the envelope is of another run or fragment")
     if len(envelope.norms) != num_pieces:
         raise ChainError(f"{len(envelope.norms)} norms for {num_pieces} pieces")
+    if envelope.step_seconds > MAX_STEP_SECONDS:
+        raise ChainError(f"steps of {envelope.step_seconds:g} s; at most {MAX_STEP_SECONDS:g} are believed")
     if envelope.oldest_version > head.version:
         raise ChainError(f"work on version {envelope.oldest_version}, which comes after the head's {head.version}")
     if head.version - envelope.oldest_version > max_staleness:
@@ -300,12 +310,16 @@ def check_commit(
         raise ChainError(f"{len(commit.envelopes)} envelopes; 1 to {limits.max_members} are allowed")
     if any(one.peer >= other.peer for one, other in zip(commit.envelopes, commit.envelopes[1:], strict=False)):
         raise ChainError("the envelopes are not in ascending order of peer id, each once")
-    if commit.total_work != total_work(parent, ledger, commit.envelopes, commit.committed_at, limits):
-        raise ChainError("the total work is not what the envelopes add up to")
+    if commit.total_work > MAX_WORK:
+        raise ChainError("more work than a chain can hold")
     if not commit.next:
         raise ChainError("the commit names no next leader")
+    if len(commit.next) > MAX_NEXT or not set(commit.next) <= {commit.leader, *commit.contributors}:
+        raise ChainError("the commit names next leaders who were not in its round")
     if not verify(commit.leader, Commit.DOMAIN, commit.payload, commit.signature):
         raise ChainError("the commit's signature is not its leader's")
+    if commit.total_work != total_work(parent, ledger, commit.envelopes, commit.committed_at, limits):
+        raise ChainError("the total work is not what the envelopes add up to")
     for envelope in commit.envelopes:
         check_envelope(envelope, parent, ledger, num_pieces=num_pieces, max_staleness=max_staleness, verify=verify)
 

@@ -7,9 +7,18 @@ from typing import TypeVar
 
 from p2ptrain.config import OuterConfig
 from p2ptrain.errors import NetworkError, Refused, RemoteProtocolError, StateSyncError
-from p2ptrain.fragments.chain import MAX_COMMIT_BYTES, ChainError, Commit
+from p2ptrain.fragments.chain import MAX_COMMIT_BYTES, MAX_WORK, ChainError, Commit, Verify
 from p2ptrain.fragments.layout import Fragment
-from p2ptrain.fragments.messages import Commits, Done, GetCommits, GetSnapshot, GetUpdate, Snapshot
+from p2ptrain.fragments.messages import (
+    Commits,
+    Done,
+    ExchangeHeads,
+    GetCommits,
+    GetSnapshot,
+    GetUpdate,
+    Heads,
+    Snapshot,
+)
 from p2ptrain.fragments.state import FragmentState
 from p2ptrain.ids import Digest, PeerId, digest, short
 from p2ptrain.net.transport import Transport
@@ -17,6 +26,8 @@ from p2ptrain.runtime import Runtime
 
 MAX_DONORS = 6  # asked one after the other before a fetch is given up
 MAX_PASSES = 20  # over donors that are busy: with a second each, longer than a crowd of newcomers needs
+MAX_RETRY_AFTER = 5.0  # seconds; whatever a donor says
+HEADS_TIMEOUT = 5.0
 FETCH_TIMEOUT = 60.0  # seconds for one donor; the transport gives up earlier when no byte moves
 COMMITS_TIMEOUT = 20.0
 MAX_LEDGER_BYTES = 16 * 1024 * 1024  # about 200,000 peers
@@ -27,8 +38,13 @@ Found = TypeVar("Found")
 class Donors:
     """Fetches with fall-back: the peers who said they have it first, then anybody who is connected."""
 
-    def __init__(self, transport: Transport, runtime: Runtime, others: Callable[[], Sequence[PeerId]]) -> None:
-        self._transport, self._runtime, self._others = transport, runtime, others
+    def __init__(
+        self, transport: Transport, runtime: Runtime, others: Callable[[], Sequence[PeerId]], verify: Verify
+    ) -> None:
+        self._transport, self._runtime, self._others, self._verify = transport, runtime, others, verify
+
+    def _is_signed(self, commit: Commit) -> bool:
+        return self._verify(commit.leader, Commit.DOMAIN, commit.payload, commit.signature)
 
     async def commits(
         self, fragment: int, head: Digest, known: list[Digest], holders: Iterable[PeerId]
@@ -76,11 +92,29 @@ class Donors:
             )
             parse = self._runtime.compute.run
             commit, state = await parse(parse_snapshot, reply.body, reply.message.commit_bytes, fragment, outer)
+            if commit.run_id != self._transport.run_id:
+                raise StateSyncError("a snapshot of another run")
+            if commit.version and not await parse(self._is_signed, commit):
+                raise StateSyncError("the commit's signature is not its leader's")
+            if commit.total_work > MAX_WORK:
+                raise StateSyncError("more work than a chain can hold")
             if wanted is not None and commit.digest != wanted:
                 raise StateSyncError("the donor's head has moved on")
             return commit, state
 
         return await self._first(ask, holders, "a snapshot")
+
+    async def count_heavier(self, fragment: int, total_work: int) -> tuple[int, int]:
+        """Ask some connected peers for their heads; return how many are not heavier than `total_work`, and how many are."""
+        lighter = heavier = 0
+        for peer in self._others()[:MAX_DONORS]:
+            try:
+                reply = await self._transport.call(peer, ExchangeHeads(heads=()), Heads, timeout=HEADS_TIMEOUT)
+            except (NetworkError, Refused, RemoteProtocolError):
+                continue
+            work = max((head.total_work for head in reply.message.heads if head.fragment == fragment), default=0)
+            heavier, lighter = heavier + (work > total_work), lighter + (work <= total_work)
+        return lighter, heavier
 
     async def _first(self, ask: Callable[[PeerId], Awaitable[Found]], holders: Iterable[PeerId], what: str) -> Found:
         """Return the first good answer; StateSyncError with every donor's reason when there is none.
@@ -101,7 +135,7 @@ class Donors:
                         busy.append((error.retry_after, peer))
             if not busy:
                 break
-            await asyncio.sleep(min(busy)[0] * self._runtime.entropy.random.uniform(0.5, 1.5))
+            await asyncio.sleep(min(min(busy)[0], MAX_RETRY_AFTER) * self._runtime.entropy.random.uniform(0.5, 1.5))
             donors = [peer for _, peer in busy]
         raise StateSyncError(f"nobody serves {what}: {'; '.join(reasons) or 'no peer is known'}")
 

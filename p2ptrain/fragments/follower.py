@@ -13,17 +13,20 @@ from p2ptrain.config import RunConfig
 from p2ptrain.errors import NetworkError, Refused, RemoteProtocolError, StateSyncError
 from p2ptrain.events import Events
 from p2ptrain.fragments.archive import MAX_COMMITS, Archive
-from p2ptrain.fragments.chain import ChainError, Commit, Ledger, Verify, check_commit
+from p2ptrain.fragments.chain import MAX_WORK, ChainError, Commit, Ledger, Verify, check_commit
 from p2ptrain.fragments.donor import Donors
 from p2ptrain.fragments.layout import Fragment
 from p2ptrain.fragments.state import FragmentState
 from p2ptrain.ids import Digest, PeerId, digest
 from p2ptrain.runtime import Runtime
+from p2ptrain.tasks import describe
 from p2ptrain.wire.codecs import CODECS, CodecError
 
 MAX_REPLAY = 2  # with momentum a snapshot is two updates long, so more than two missing ones cost more than it does
 MAX_CLOCK_SKEW = 600.0  # seconds; a commit from further in the future would lift the cap on its work
-MAX_CANDIDATES = 64  # heads heard of and not yet tried; the lightest are forgotten first
+MAX_CANDIDATES_PER_PEER = 4  # heads that one peer named and that were not tried yet; the oldest are forgotten
+REFUSED_WINDOW = 10.0  # seconds for which a head that could not be followed is not tried again
+RESYNC_SHARE = 0.67  # of the peers asked: more than one half of a swarm that was split in two can muster
 
 PeerErrors = (NetworkError, Refused, RemoteProtocolError)
 
@@ -69,6 +72,8 @@ class Follower:
         self.fragment, self.archive = fragment, archive
         self._config, self._donors, self._runtime, self._events, self._verify = config, donors, runtime, events, verify
         self._candidates: dict[Digest, _Candidate] = {}
+        self._refused_until: dict[Digest, float] = {}
+        self._num_failures: dict[PeerId, int] = {}  # of heads that each peer named, since it was last right
         self._wake = asyncio.Event()
         self._listeners: list[Callable[[Adopted], None]] = []
 
@@ -76,17 +81,38 @@ class Follower:
         self._listeners.append(listener)
 
     def offer(self, head_digest: Digest, work: int, source: PeerId, commit: Commit | None = None) -> None:
-        """Note that a peer has this head; it is followed if it beats ours."""
+        """Note that a peer has this head; it is followed if it beats ours (a head that failed lately is left alone)."""
         candidate = self._candidates.get(head_digest) or _Candidate(head_digest, work)
-        if candidate.weight <= self.archive.head.weight:
+        if candidate.weight <= self.archive.head.weight or work > MAX_WORK or self._is_refused(head_digest):
             return
         self._candidates[head_digest] = candidate
         if source not in candidate.sources:
             candidate.sources.append(source)
         candidate.commit = candidate.commit or commit
-        if len(self._candidates) > MAX_CANDIDATES:
-            del self._candidates[min(self._candidates.values(), key=lambda one: one.weight).digest]
+        of_source = [one for one in self._candidates.values() if one.sources[0] == source]
+        if len(of_source) > MAX_CANDIDATES_PER_PEER:
+            del self._candidates[of_source[0].digest]
         self._wake.set()
+
+    def _is_refused(self, head_digest: Digest) -> bool:
+        return self._refused_until.get(head_digest, 0.0) > self._runtime.clock.monotonic()
+
+    def _refuse(self, candidate: _Candidate) -> None:
+        """Leave a head alone for a while; the peers that named it wait behind those that have been right."""
+        now = self._runtime.clock.monotonic()
+        self._refused_until = {head: until for head, until in self._refused_until.items() if until > now}
+        self._refused_until[candidate.digest] = now + REFUSED_WINDOW
+        for source in candidate.sources:
+            self._num_failures[source] = self._num_failures.get(source, 0) + 1
+
+    def _most_promising(self, candidates: Sequence[_Candidate]) -> _Candidate:
+        """Return whom to follow: a head whose commit fits on what we have, then who failed least, then the heaviest."""
+
+        def promise(one: _Candidate) -> tuple[bool, int, tuple[int, int]]:
+            fits = one.commit is not None and self.archive.commit(one.commit.parent) is not None
+            return fits, -min(self._num_failures.get(source, 0) for source in one.sources), one.weight
+
+        return max(candidates, key=promise)
 
     def adopt(self, commit: Commit, state: FragmentState, *, source: PeerId | None = None) -> bool:
         """Make a checked commit and its state the head if it is heavier than ours; return whether it is now."""
@@ -117,40 +143,48 @@ class Follower:
             if not heavier:
                 await self._wake.wait()
                 continue
-            candidate = max(heavier, key=lambda one: one.weight)
+            candidate = self._most_promising(heavier)
             try:
                 await self._move_to(candidate)
+                for source in candidate.sources:
+                    self._num_failures.pop(source, None)
             except (*PeerErrors, StateSyncError, ChainError) as error:
-                self._events.emit(
-                    "head-dropped", fragment=self.fragment.index, commit=candidate.digest.hex(), reason=str(error)
-                )
+                self._drop(candidate, str(error))
+            except (
+                ValueError,
+                ArithmeticError,
+                LookupError,
+            ) as error:  # bytes that no check foresaw end a head, not us
+                self._drop(candidate, describe(error))
             self._candidates.pop(candidate.digest, None)
 
+    def _drop(self, candidate: _Candidate, reason: str) -> None:
+        self._refuse(candidate)
+        self._events.emit("head-dropped", fragment=self.fragment.index, commit=candidate.digest.hex(), reason=reason)
+
     async def _move_to(self, candidate: _Candidate) -> None:
-        source = candidate.sources[0] if candidate.sources else None
         path = await self._path_to(candidate)
         if not path:
-            await self._resync(candidate)
+            await self._resync(candidate, "no commit of that chain is known here")
             return
         ancestor = self.archive.commit(path[0].parent)
         assert ancestor is not None  # _path_to ends at a known commit
         depth = self._depth_of_fork(ancestor)
         if depth is None or depth > self._config.limits.max_reorg:
-            raise ChainError(
-                f"deep reorganisation refused: the fork began {'out of sight' if depth is None else f'{depth} commits ago'}"
-            )
+            since = "out of sight" if depth is None else f"{depth} commits ago"
+            await self._resync(candidate, f"deep reorganisation refused: the fork began {since}")
+            return
         ledgers = await self._runtime.compute.run(self._check_path, path, ancestor)
-        for commit, ledger in zip(path, ledgers, strict=True):
-            self._report_forks(commit)
-            self.archive.remember(commit, ledger)
         if ancestor.digest == self.archive.head.digest and len(path) <= MAX_REPLAY:
-            try:
-                await self._replay(path, candidate)
-                return
-            except (*PeerErrors, StateSyncError) as error:
-                self._events.emit("replay-failed", fragment=self.fragment.index, reason=str(error))
+            await self._replay(path, candidate)
+            return
         commit, state = await self._snapshot(candidate, path[-1])
-        self.adopt(commit, state, source=source)
+        if state.ledger != ledgers[-1]:
+            raise ChainError("the snapshot's ledger is not the one that its commits lead to")
+        for known, ledger in zip(path, ledgers, strict=True):
+            self._report_forks(known)
+            self.archive.remember(known, ledger)
+        self.adopt(commit, state, source=candidate.sources[0])
 
     async def _path_to(self, candidate: _Candidate) -> list[Commit]:
         """Return the commits from a known one (exclusive) to the candidate, oldest first; empty when we are too far behind."""
@@ -224,17 +258,20 @@ class Follower:
         found, state = await self._donors.snapshot(self.fragment, self._config.outer, holders, wanted=commit.digest)
         return found, state
 
-    async def _resync(self, candidate: _Candidate) -> None:
-        """Start again from a donor's snapshot, like a newcomer: allowed only when we are far behind, never across a fork."""
+    async def _resync(self, candidate: _Candidate, reason: str) -> None:
+        """Start again from a donor's snapshot, like a newcomer, if nearly everybody we know has gone on without us.
+
+        Our own work since then is given up. Otherwise it is a split of the swarm, and refused: nobody can tell who is
+        right, so people must.
+        """
+        lighter, heavier = await self._donors.count_heavier(self.fragment.index, self.archive.head.total_work)
+        if heavier < RESYNC_SHARE * (lighter + heavier) or not heavier:
+            raise ChainError(f"{reason}; {heavier} of {lighter + heavier} peers follow a heavier chain than ours")
         commit, state = await self._donors.snapshot(self.fragment, self._config.outer, candidate.sources)
-        missing = commit.version - self.archive.head.version
-        if missing <= self._config.limits.max_reorg:
-            raise ChainError("the two chains have no common commit; they are never merged")
         self._check_time(commit)
-        if not self._verify(commit.leader, Commit.DOMAIN, commit.payload, commit.signature):
-            raise ChainError("the commit's signature is not its leader's")
-        self._events.emit("resync", fragment=self.fragment.index, missing=missing)
-        self.adopt(commit, state, source=candidate.sources[0] if candidate.sources else None)
+        missing = commit.version - self.archive.head.version
+        self._events.emit("resync", fragment=self.fragment.index, missing=missing, reason=reason)
+        self.adopt(commit, state, source=candidate.sources[0])
 
     def _report_forks(self, commit: Commit) -> None:
         if self.archive.commit(commit.digest) is None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgpack
 
 from p2ptrain.config import OuterConfig
-from p2ptrain.errors import P2PTrainError, StorageError
+from p2ptrain.errors import LinkError, P2PTrainError, StorageError
 from p2ptrain.fragments.chain import ChainError, Commit, Verify
 from p2ptrain.fragments.donor import parse_snapshot
 from p2ptrain.fragments.layout import Layout
@@ -49,14 +49,15 @@ class RunStore:
                 f"{self._folder}/fragment-{commit.fragment}.snapshot", msgpack.packb([commit_bytes, data])
             )
 
-    def load_heads(self, layout: Layout, outer: OuterConfig) -> list[tuple[Commit, FragmentState]] | None:
-        """Return the saved head of every fragment, or None when not all were saved; StorageError for a corrupt file."""
-        heads: list[tuple[Commit, FragmentState]] = []
+    def load_heads(self, layout: Layout, outer: OuterConfig) -> list[tuple[Commit, FragmentState] | None]:
+        """Return the saved head of each fragment (None where none was saved); StorageError for a corrupt file."""
+        heads: list[tuple[Commit, FragmentState] | None] = []
         for fragment in layout.fragments:
             name = f"{self._folder}/fragment-{fragment.index}.snapshot"
             packed = self._storage.read(name)
             if packed is None:
-                return None
+                heads.append(None)
+                continue
             try:
                 commit_bytes, data = msgpack.unpackb(packed)
                 heads.append(parse_snapshot(data, commit_bytes, fragment, outer))
@@ -96,11 +97,20 @@ def hosted_runs(storage: Storage, verify: Verify) -> list[RunManifest]:
     manifests: list[RunManifest] = []
     for name in storage.names():
         folder, _, file = name.rpartition("/")
-        if file == "manifest.msgpack":
+        if file == "manifest.msgpack" and _is_run_id(folder):
             manifest = RunStore(storage, parse_run_id(folder)).load_manifest(verify)
             if manifest is not None:
                 manifests.append(manifest)
     return sorted(manifests, key=lambda manifest: -manifest.created_at)
+
+
+def _is_run_id(folder: str) -> bool:
+    """Whether a folder is a run's, and not, for example, one that its user has put aside."""
+    try:
+        parse_run_id(folder)
+    except LinkError:
+        return False
+    return True
 
 
 def _corrupt(name: str, reason: str) -> StorageError:

@@ -64,7 +64,7 @@ class ChainSync:
         self.followers: list[Follower] = []
         self._config, self._layout, self._transport, self._runtime = config, layout, transport, runtime
         self._events, self._verify, self._others = events, verify, others
-        self._donors = Donors(transport, runtime, others)
+        self._donors = Donors(transport, runtime, others, verify)
         self._tasks = TaskOwner(events)
         self._num_snapshots = 0
 
@@ -115,8 +115,10 @@ class ChainSync:
         raise StateSyncError("no peer could say where the run stands")
 
     async def _fetch_start(self, fragment: Fragment, heads: list[tuple[Head, PeerId]]) -> tuple[Commit, FragmentState]:
+        """Return the heaviest head that half of the peers reach, or the next lighter one: no single peer decides."""
         heaviest_first = sorted(heads, key=lambda item: (-item[0].total_work, item[0].digest, item[1]))
-        return await self._donors.snapshot(fragment, self._config.outer, [peer for _, peer in heaviest_first])
+        believed = heaviest_first[len(heaviest_first) // 2 :]
+        return await self._donors.snapshot(fragment, self._config.outer, [peer for _, peer in believed])
 
     # Spreading heads
 

@@ -37,14 +37,10 @@ class HandOver:
     base_version: int
     oldest_version: int
     work: Vector | None  # s, (num_elements,); None once it is too old to be given back
+    exact: Vector  # s + e, (num_elements,): what the codec gets
     residual: Vector | None  # e when it was made; None while there was none
     encoded_error: Vector | None = None  # s + e - q, for lossy codecs; set when it was encoded
     dropped_as: str = ""  # the reason, when its work was given up before it was merged
-
-    def to_encode(self) -> Vector:
-        """Return s + e, what the codec gets."""
-        assert self.work is not None
-        return self.work if self.residual is None else np.add(self.work, self.residual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +95,7 @@ class FragmentAccount:
         """Note inner step number `step` (they only grow), which trained on `tokens` tokens."""
         if not self._pending_steps:
             self._oldest_version = self.version
-        self._last_step = max(step, self._last_step + 1)
+        self._last_step = max(step, self._last_step + 1, self.merged_step + 1)
         self._pending_steps += 1
         self._pending_tokens += tokens
         self._trained += tokens
@@ -110,10 +106,11 @@ class FragmentAccount:
             return None
         if any(self._last_step == earlier.last_step for earlier in self._history):
             self._last_step += 1  # no step since then, perhaps another base: a ledger must be able to tell them apart
+        work = np.subtract(self.anchor, parameters)
         hand_over = HandOver(
             after_step=self.merged_step, last_step=self._last_step, steps=self._pending_steps,
             tokens=self._pending_tokens, base_version=self.version, oldest_version=self._oldest_version,
-            work=np.subtract(self.anchor, parameters), residual=self.residual,
+            work=work, exact=work if self.residual is None else np.add(work, self.residual), residual=self.residual,
         )  # fmt: skip
         self._history.append(hand_over)
         return hand_over

@@ -33,7 +33,7 @@ class Chain:
 
 def encode_coarsely(hand_over: HandOver) -> None:
     """A codec that keeps multiples of four, so that error feedback has something to carry."""
-    exact = hand_over.to_encode()
+    exact = hand_over.exact
     hand_over.decoded = 4 * np.round(exact / 4)  # type: ignore[attr-defined]
     hand_over.encoded_error = exact - hand_over.decoded  # type: ignore[attr-defined]
 
