@@ -25,7 +25,8 @@ from p2ptrain.wire.codecs import CODECS, CodecError
 MAX_REPLAY = 2  # with momentum a snapshot is two updates long, so more than two missing ones cost more than it does
 MAX_CLOCK_SKEW = 600.0  # seconds; a commit from further in the future would lift the cap on its work
 MAX_CANDIDATES_PER_PEER = 4  # heads that one peer named and that were not tried yet; the oldest are forgotten
-REFUSED_WINDOW = 10.0  # seconds for which a head that could not be followed is not tried again
+RETRY_WINDOW = 1.0  # seconds for which a head whose bytes nobody gave is not tried again
+REFUSED_WINDOW = 30.0  # the same for a head that breaks a rule
 RESYNC_SHARE = 0.67  # of the peers asked: more than one half of a swarm that was split in two can muster
 
 PeerErrors = (NetworkError, Refused, RemoteProtocolError)
@@ -97,11 +98,11 @@ class Follower:
     def _is_refused(self, head_digest: Digest) -> bool:
         return self._refused_until.get(head_digest, 0.0) > self._runtime.clock.monotonic()
 
-    def _refuse(self, candidate: _Candidate) -> None:
+    def _refuse(self, candidate: _Candidate, window: float) -> None:
         """Leave a head alone for a while; the peers that named it wait behind those that have been right."""
         now = self._runtime.clock.monotonic()
         self._refused_until = {head: until for head, until in self._refused_until.items() if until > now}
-        self._refused_until[candidate.digest] = now + REFUSED_WINDOW
+        self._refused_until[candidate.digest] = now + window
         for source in candidate.sources:
             self._num_failures[source] = self._num_failures.get(source, 0) + 1
 
@@ -148,18 +149,17 @@ class Follower:
                 await self._move_to(candidate)
                 for source in candidate.sources:
                     self._num_failures.pop(source, None)
-            except (*PeerErrors, StateSyncError, ChainError) as error:
-                self._drop(candidate, str(error))
-            except (
-                ValueError,
-                ArithmeticError,
-                LookupError,
-            ) as error:  # bytes that no check foresaw end a head, not us
-                self._drop(candidate, describe(error))
+            except (*PeerErrors, StateSyncError) as error:
+                self._drop(candidate, str(error), RETRY_WINDOW)
+            except ChainError as error:
+                self._drop(candidate, str(error), REFUSED_WINDOW)
+            except (ValueError, ArithmeticError, LookupError) as error:
+                # Bytes that no check foresaw end this head, not this follower.
+                self._drop(candidate, describe(error), REFUSED_WINDOW)
             self._candidates.pop(candidate.digest, None)
 
-    def _drop(self, candidate: _Candidate, reason: str) -> None:
-        self._refuse(candidate)
+    def _drop(self, candidate: _Candidate, reason: str, window: float) -> None:
+        self._refuse(candidate, window)
         self._events.emit("head-dropped", fragment=self.fragment.index, commit=candidate.digest.hex(), reason=reason)
 
     async def _move_to(self, candidate: _Candidate) -> None:

@@ -99,26 +99,34 @@ class ChainSync:
 
     async def fetch_heads(self) -> list[tuple[Commit, FragmentState]]:
         """Return the heaviest head of each fragment that the peers we know have, and its state; StateSyncError if none."""
-        heads: dict[int, list[tuple[Head, PeerId]]] = {fragment.index: [] for fragment in self._layout.fragments}
+        reasons = "no peer could say where the run stands"
         for attempt in range(SYNC_ATTEMPTS):
+            heads: dict[int, list[tuple[Head, PeerId]]] = {fragment.index: [] for fragment in self._layout.fragments}
             for peer in self._others():
                 for head in await self._ask_heads(peer, ()):
                     if head.fragment in heads:
                         heads[head.fragment].append((head, peer))
-            if all(heads.values()):
-                return list(
-                    await asyncio.gather(
-                        *(self._fetch_start(fragment, heads[fragment.index]) for fragment in self._layout.fragments)
-                    )
-                )
+            try:
+                if all(heads.values()):
+                    starts = (self._fetch_start(fragment, heads[fragment.index]) for fragment in self._layout.fragments)
+                    return list(await asyncio.gather(*starts))
+            except StateSyncError as error:
+                reasons = str(error)
             await asyncio.sleep(0.5 * (attempt + 1))
-        raise StateSyncError("no peer could say where the run stands")
+        raise StateSyncError(reasons)
 
     async def _fetch_start(self, fragment: Fragment, heads: list[tuple[Head, PeerId]]) -> tuple[Commit, FragmentState]:
         """Return the heaviest head that half of the peers reach, or the next lighter one: no single peer decides."""
         heaviest_first = sorted(heads, key=lambda item: (-item[0].total_work, item[0].digest, item[1]))
         believed = heaviest_first[len(heaviest_first) // 2 :]
-        return await self._donors.snapshot(fragment, self._config.outer, [peer for _, peer in believed])
+        reasons: list[str] = []
+        for head_digest in dict.fromkeys(head.digest for head, _ in believed):
+            holders = [peer for head, peer in believed if head.digest == head_digest]
+            try:
+                return await self._donors.snapshot(fragment, self._config.outer, holders, wanted=Digest(head_digest))
+            except StateSyncError as error:
+                reasons.append(str(error))
+        raise StateSyncError("; ".join(reasons))
 
     # Spreading heads
 

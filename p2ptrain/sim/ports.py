@@ -142,8 +142,11 @@ class SimWorld:
             entropy=SimEntropy(digest("sim-entropy", f"{self.seed} {host} {start}".encode())),
             network=self.network.host(host),
             compute=compute,
-            storage=self._disks.setdefault(host, SimStorage()),
+            storage=self.disk(host),
         )
+
+    def disk(self, host: str) -> SimStorage:
+        return self._disks.setdefault(host, SimStorage())
 
     def kill(self, host: str) -> None:
         """End the process on a host without a word: connections reset, learner gone, disk kept.

@@ -22,7 +22,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.link import JoinLink
 from p2ptrain.net.identity import Identity
 from p2ptrain.peer import Peer, PeerOptions
-from p2ptrain.runtime import Address, Runtime
+from p2ptrain.runtime import Address, Runtime, Storage
 from p2ptrain.sim.checkers import Checkers
 from p2ptrain.sim.ports import SimWorld
 
@@ -134,6 +134,13 @@ class SimSwarm:
         return f"10.0.{self._num_hosts // 250}.{self._num_hosts % 250 + 1}"
 
     # What can be seen of the swarm
+
+    def identity(self, name: str) -> Identity:
+        return self._identities[name]
+
+    def disk(self, name: str) -> Storage:
+        """Return what a host has on disk, whether a peer runs there or not."""
+        return self.world.disk(name)
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         """Return the fields of all events of a kind, in order."""

@@ -176,6 +176,24 @@ def test_the_ledger_survives_the_wire_whatever_order_it_grew_in() -> None:
     assert Ledger.from_bytes(both[0].to_bytes()) == both[0]
 
 
+@pytest.mark.parametrize("seconds", [601.0, 1e300])
+def test_steps_that_would_freeze_a_fragment_are_not_believed(seconds: float) -> None:
+    slow = replace(envelope(PEOPLE[0]), step_seconds=seconds).signed_by(PEOPLE[0])
+    with pytest.raises(ChainError, match="at most 600 are believed"):
+        check_envelope(slow, GENESIS, EMPTY, num_pieces=2, max_staleness=2, verify=verify)
+
+
+def test_only_who_was_in_the_round_may_lead_the_next() -> None:
+    stranger = replace(commit(envelope(PEOPLE[0])), next=(PEOPLE[4].peer_id,)).signed_by(PEOPLE[0])
+    with pytest.raises(ChainError, match="not in its round"):
+        check(stranger)
+
+
+def test_a_newcomers_work_counts_from_when_the_chain_was_last_extended_not_from_the_runs_start() -> None:
+    old = Ledger(1000.0, {PEOPLE[0].peer_id: LedgerEntry(10, 90_000.0)})
+    assert old.work(envelope(PEOPLE[1], tokens=10**9), 90_001.0, LIMITS) == 1000
+
+
 def test_genesis_follows_from_the_run_alone() -> None:
     again = genesis_commit(RUN, 0, digest("state", b"genesis"), 1000.0, [PEOPLE[0].peer_id])
     assert again.digest == GENESIS.digest and GENESIS.parent == NO_PARENT and GENESIS.weight[0] == 0
