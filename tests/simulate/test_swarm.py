@@ -49,5 +49,5 @@ def test_a_host_that_cannot_start_ends_the_simulation_with_its_own_words(tmp_pat
 
 
 def test_a_run_that_is_not_there_is_refused_before_any_process_starts() -> None:
-    with pytest.raises(ConfigError, match="no configs named 'pycod'"):
+    with pytest.raises(ConfigError, match="no run named 'pycod'"):
         run(lambda: simulate(SimulateOptions(run="pycod"), Console(file=io.StringIO())))
