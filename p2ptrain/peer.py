@@ -31,13 +31,13 @@ from p2ptrain.ids import PeerId, RunId, format_run_id
 from p2ptrain.link import JoinLink, LinkPeer
 from p2ptrain.net.identity import Identity, verify
 from p2ptrain.net.transport import Transport, TransportLimits
-from p2ptrain.run import MAX_MANIFEST_BYTES, RunManifest, create_run
+from p2ptrain.run import MAX_MANIFEST_BYTES, HeldOut, RunManifest, create_run
 from p2ptrain.runtime import Address, Drive, Runtime
 from p2ptrain.tasks import TaskOwner, describe
-from p2ptrain.training.corpus import Corpus, load_corpus
 from p2ptrain.training.cursor import WindowCursor
 from p2ptrain.training.learner import AdoptionReport, Learner, assemble, gather
-from p2ptrain.training.task import Evaluator, Task, make_task, tensor_specs
+from p2ptrain.training.preparation import Training, import_torch, prepare, restore_inner_state
+from p2ptrain.training.task import Task, tensor_specs
 from p2ptrain.wire.messages import Message
 
 JOIN_TIMEOUT = 30.0  # seconds to reach one of the link's peers
@@ -73,14 +73,9 @@ class PeerOptions:
     use_directory: bool = True
     """Whether to take part in the DHT as well as in gossip."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Training:
-    """What a trainer has and others do not need: made on a worker thread, since it reads text and imports torch."""
-
-    task: Task
-    evaluator: Evaluator
-    corpus: Corpus | None
+    def prepare(self, config: RunConfig, held_out: HeldOut | None) -> Training:
+        """Read the text and make the model as these options say (on a worker thread)."""
+        return prepare(config, held_out, data=self.data, threads=self.threads, device=self.device)
 
 
 class Peer:
@@ -107,7 +102,7 @@ class Peer:
         self._tasks = TaskOwner(events)
         self._vital_tasks = TaskOwner(events, on_failure=self._fail)  # what a peer cannot be without
         self._layout: Layout
-        self._training: _Training | None = None
+        self._training: Training | None = None
         self._rounds: Rounds
         self._opened_at = 0.0
         self._drive: Drive | None = None
@@ -128,7 +123,7 @@ class Peer:
     ) -> "Peer":
         """Return a peer that will start a new swarm for a run, or resume the one that this identity hosted before."""
         run = runtime.compute.run
-        training = await run(_prepare, config, None, options)
+        training = await run(options.prepare, config, None)
         layout = make_layout(training.task.shapes(), config.fragments.count)
         saved = [] if options.new_swarm else await run(hosted_runs, runtime.storage, verify)
         manifest = next((one for one in saved if one.owner == identity.peer_id and one.config == config), None)
@@ -163,7 +158,7 @@ class Peer:
             raise
 
     async def _host(
-        self, manifest: RunManifest, layout: Layout, training: _Training, states: list[FragmentState]
+        self, manifest: RunManifest, layout: Layout, training: Training, states: list[FragmentState]
     ) -> None:
         self.manifest, self._layout = manifest, layout
         self._training = training if self.options.train else None
@@ -190,7 +185,7 @@ class Peer:
 
     async def _join(self, link: JoinLink) -> None:
         warm = (
-            self._tasks.spawn("import what training needs", self._runtime.compute.run(_import_torch))
+            self._tasks.spawn("import what training needs", self._runtime.compute.run(import_torch))
             if self.options.train
             else None
         )
@@ -208,7 +203,7 @@ class Peer:
             await warm
         config, run = self.manifest.config, self._runtime.compute.run
         if self.options.train:
-            self._training = await run(_prepare, config, self.manifest, self.options)
+            self._training = await run(self.options.prepare, config, self.manifest.held_out)
         specs = self._training.task.shapes() if self._training else await run(tensor_specs, config)
         self._layout = make_layout(specs, config.fragments.count)
         self.manifest.check_layout(self._layout)
@@ -326,7 +321,7 @@ class Peer:
         position, inner_state = await self._runtime.compute.run(self._store.load_learner)
         await asyncio.sleep(max(0.0, self._opened_at + VIEW_WINDOW - self._runtime.clock.monotonic()))
         if inner_state:
-            await self._runtime.compute.run(_restore_inner_state, task, inner_state)
+            await self._runtime.compute.run(restore_inner_state, task, inner_state)
         cursor = WindowCursor(run_id=self.run_id, me=self.peer_id, num_windows=task.num_windows, position=position)
         cursor.join([record.position for record in self.members.live()], POSITION_MARGIN)
         learner = Learner(
@@ -510,28 +505,3 @@ class Peer:
         """Return the inner optimizer's state; only once the learner has stopped, since the task is its own till then."""
         assert self._training is not None
         return self._training.task.state_bytes()
-
-
-def _prepare(config: RunConfig, manifest: RunManifest | None, options: PeerOptions) -> _Training:
-    """Read the text and make the model (on a worker thread)."""
-    corpus = None
-    if config.data.source != "none":
-        corpus = load_corpus(config.data, own_path=options.data)
-        corpus = corpus.for_run(manifest.held_out if manifest else corpus.validation_manifest())
-    task = make_task(config, corpus, threads=options.threads, device=options.device)
-    return _Training(task=task, evaluator=task.evaluator(), corpus=corpus)
-
-
-def _restore_inner_state(task: Task, data: bytes) -> None:
-    """Give the inner optimizer the state that was saved; StorageError when it is not of this model."""
-    try:
-        task.load_state_bytes(data)
-    except ValueError as error:
-        raise StorageError(
-            f"the saved state of the inner optimizer cannot be used: {error}; move learner.msgpack away"
-        ) from None
-
-
-def _import_torch() -> None:
-    """Import torch while the network is busy: two seconds."""
-    import torch  # noqa: F401
