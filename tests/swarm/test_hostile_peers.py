@@ -224,3 +224,44 @@ def test_a_peer_that_lost_its_step_numbers_contributes_again() -> None:
         assert all(me in follower.archive.head.contributors for follower in swarm.peers[other].chains.followers)
 
     swarm.run(story())
+
+
+def well_formed_child(liar: Liar, committed_at: float) -> tuple[Commit, bytes]:
+    """Return a commit on the liar's head that breaks no rule but, perhaps, that of its time; and its update's bytes."""
+    head, state, me = liar.archive.head, liar.archive.state, liar.peer.peer_id
+    data = CODECS[CONFIG.codec.down].encode(np.zeros_like(state.anchor))
+    after = state.ledger.last_step(me)
+    envelope = replace(
+        head.envelopes[0], base=head.digest, peer=me, after_step=after, last_step=after + 10, steps=10, tokens=10**6,
+        oldest_version=head.version,
+    ).signed_by(liar.identity)  # fmt: skip
+    work = head.total_work + state.ledger.work(envelope, committed_at, CONFIG.limits)
+    draft = liar.child(envelopes=(envelope,), update=digest("update", data), total_work=work, committed_at=committed_at)
+    after_state = state.after(draft, np.zeros_like(state.anchor), CONFIG.outer)
+    return replace(draft, state=after_state.digest).signed_by(liar.identity), data
+
+
+@pytest.mark.parametrize("lie", ["none", "state", "time"])
+def test_in_a_quiet_swarm_only_what_is_false_is_refused(lie: str) -> None:
+    swarm = SimSwarm(CONFIG, seed=8)
+
+    async def story() -> None:
+        liar = await start(swarm)
+        await swarm.settle()  # nobody trains any more: the head stays where it is, and the update is replayed
+        now = liar.archive.head.committed_at
+        forged, data = well_formed_child(liar, now + (10_000.0 if lie == "time" else 1.0))
+        if lie == "state":
+            forged = replace(forged, state=digest("state", b"another")).signed_by(liar.identity)
+
+        async def serve(_sender: PeerId, _request: GetUpdate, _body: bytearray) -> tuple[Done, bytes]:
+            return Done(), data
+
+        liar.answer(GetUpdate, serve)
+        await liar.announce(forged, forged.total_work)
+        await asyncio.sleep(0.5)
+        others = [peer for peer in swarm.peers.values() if peer is not liar.peer]
+        adopted = [peer.chains.followers[0].archive.head.digest == forged.digest for peer in others]
+        assert all(adopted) if lie == "none" else not any(adopted)
+
+    swarm.run(story())
+    assert bool(swarm.of_kind("state-mismatch")) == (lie == "state")
