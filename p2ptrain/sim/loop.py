@@ -4,15 +4,19 @@ When no callback is ready the loop jumps to the next timer, so an hour of waitin
 same turns. Nothing outside can wake it, so a loop with no timer left will never run again: it says so (`Deadlock`)
 instead of hanging. Executor calls run inline, since a thread's end has no place in virtual time. Tasks hash by their
 number: asyncio keeps them in sets, and a set ordered by address would make a run depend on the memory allocator.
+Timers of one instant fire in the order in which they were set. The callbacks of a frozen process (process.py) wait.
 """
 
 import asyncio
+import heapq
 import itertools
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context
 from selectors import SelectorKey, SelectSelector
 from typing import Any, TypeVar
+
+from p2ptrain.sim.process import CURRENT_PROCESS
 
 Result = TypeVar("Result")
 
@@ -46,6 +50,39 @@ class _NumberedTask(asyncio.Task[Any]):
         return self._number
 
 
+class _ProcessHandle(asyncio.Handle):
+    """A callback that waits while its process is frozen."""
+
+    __slots__ = ()
+
+    def _run(self) -> None:
+        process = self._context.get(CURRENT_PROCESS)
+        if process is not None and process.held is not None:
+            process.held.append(self)
+        else:
+            super()._run()
+
+
+class _ProcessTimer(asyncio.TimerHandle):
+    """The same at an instant; timers of one instant are ordered by their number."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, number: int, when: float, callback: Any, args: Any, loop: Any, context: Any) -> None:
+        super().__init__(when, callback, args, loop, context)
+        self._number = number
+
+    def __lt__(self, other: "_ProcessTimer") -> bool:  # type: ignore[override]
+        return (self._when, self._number) < (other._when, other._number)
+
+    def _run(self) -> None:
+        process = self._context.get(CURRENT_PROCESS)
+        if process is not None and process.held is not None:
+            process.held.append(self)
+        else:
+            super()._run()
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """A loop in virtual seconds that begin at 0."""
 
@@ -57,6 +94,23 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        self._check_closed()
+        timer = _ProcessTimer(next(self._numbers), when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True
+        return timer
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        self._check_closed()
+        handle = _ProcessHandle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, function: Callable[..., Result], *args: Any

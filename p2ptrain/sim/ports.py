@@ -21,6 +21,7 @@ from p2ptrain.ids import digest
 from p2ptrain.runtime import Runtime
 from p2ptrain.sim import loop as virtual
 from p2ptrain.sim.network import SimNetwork
+from p2ptrain.sim.process import SimProcess
 
 Result = TypeVar("Result")
 
@@ -132,10 +133,12 @@ class SimWorld:
         self._disks: dict[str, SimStorage] = {}
         self._computes: dict[str, SimCompute] = {}
         self._num_starts: dict[str, int] = {}
+        self._processes: dict[str, SimProcess] = {}
 
     def runtime(self, host: str, *, wall_skew: float = 0.0, step_seconds: float = 1.0) -> Runtime:
         """Start a process on a host: new chance and ports, the disk that was there."""
         start = self._num_starts[host] = self._num_starts.get(host, 0) + 1
+        self._processes[host] = SimProcess(host, start)
         compute = self._computes[host] = SimCompute(step_seconds)
         return Runtime(
             clock=SimClock(wall_skew),
@@ -144,6 +147,10 @@ class SimWorld:
             compute=compute,
             storage=self.disk(host),
         )
+
+    def process(self, host: str) -> SimProcess:
+        """Return the process that was started on a host last; the peer's tasks are to be begun in its context."""
+        return self._processes[host]
 
     def disk(self, host: str) -> SimStorage:
         return self._disks.setdefault(host, SimStorage())
@@ -154,6 +161,8 @@ class SimWorld:
         Its tasks see a dead network; whoever started them cancels them.
         """
         self.network.kill(host)
+        if host in self._processes:
+            self._processes[host].end()
         if host in self._computes:
             self._computes[host].kill()
 

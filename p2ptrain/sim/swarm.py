@@ -74,8 +74,14 @@ class SimSwarm:
         """Start the first peer, which makes the run; return its host."""
         name = self._new_host()
         runtime, identity, events = self._process(name, step_seconds)
-        await self._start(name, await Peer.hosting(runtime, identity, self.config, _options(name, train), events))
+        await self._start(name, await self._hosting(name, runtime, identity, events, train=train))
         return name
+
+    async def _hosting(
+        self, name: str, runtime: Runtime, identity: Identity, events: Events, *, train: bool = True
+    ) -> Peer:
+        peer = Peer.hosting(runtime, identity, self.config, _options(name, train), events)
+        return await asyncio.create_task(peer, context=self.world.process(name).context)
 
     async def join(
         self, *, train: bool = True, step_seconds: float = STEP_SECONDS, hidden: bool = False, wall_skew: float = 0.0
@@ -96,7 +102,7 @@ class SimSwarm:
     async def resume(self, name: str) -> str:
         """Let a killed peer host the run again that it hosted before."""
         runtime, identity, events = self._process(name, STEP_SECONDS)
-        await self._start(name, await Peer.hosting(runtime, identity, self.config, _options(name, True), events))
+        await self._start(name, await self._hosting(name, runtime, identity, events))
         return name
 
     async def restart(
@@ -118,7 +124,7 @@ class SimSwarm:
     async def _start(self, name: str, peer: Peer) -> None:
         self.hosts[peer.peer_id] = name
         peer.transport.on_message(lambda direction, method, _other: self.on_message(name, direction, method))
-        await peer.start()
+        await asyncio.create_task(peer.start(), context=self.world.process(name).context)
         self.peers[name] = peer
         self.checkers.watch(peer)
 
