@@ -7,6 +7,9 @@ number: asyncio keeps them in sets, and a set ordered by address would make a ru
 Timers of one instant fire in the order in which they were set. The callbacks of a frozen process (process.py) wait.
 """
 
+# mypy: disable-error-code="attr-defined"
+# asyncio's own loop is extended here, and its insides are not in the type stubs.
+
 import asyncio
 import heapq
 import itertools
