@@ -101,8 +101,9 @@ class RoundsConfig(Section):
     """After a quorum, late members are waited for at most this fraction of an interval. How long is learnt from their
     lateness; a return within a quarter of H steps costs little learning."""
     num_deputies: Annotated[int, Field(ge=0, le=16)] = 2
-    merge: Literal["rda", "mean"] = "rda"
-    """Radial-directional averaging (arXiv 2604.21428), or the plain weighted mean."""
+    merge: Literal["rda", "rda-median", "mean", "trimmed-mean", "median", "centered-clip"] = "rda"
+    """Radial-directional averaging (arXiv 2604.21428), with the mean or the median of the lengths; the plain weighted
+    mean; or a rule that withstands some hostile contributions at the price of ignoring weights: see averaging/merge.py."""
     adopt: Literal["rebase", "overwrite"] = "rebase"
     """What becomes of local work when a commit arrives: kept (rebase) or dropped (overwrite, as in the paper)."""
     max_staleness: Annotated[int, Field(ge=1, le=10_000)] = 8
@@ -116,10 +117,12 @@ class FragmentsConfig(Section):
 
 
 class CodecConfig(Section):
-    """How tensors travel: contributions up to the leader, updates down to everybody."""
+    """How tensors travel: contributions up to the leader, updates down to everybody. wire/codecs.py has the table."""
 
-    up: Literal["fp32", "fp16"] = "fp16"
-    down: Literal["fp32", "fp16"] = "fp16"
+    up: Literal["fp32", "bf16", "fp16", "int8", "int4", "topk2"] = "fp16"
+    """What a lossy codec lost stays with its peer, and is added to the peer's next contribution."""
+    down: Literal["fp32", "bf16", "fp16", "int8", "int4"] = "fp16"
+    """Rounded by chance that follows from the parent commit, since an update has nobody who keeps what was lost."""
 
 
 class LimitsConfig(Section):

@@ -308,7 +308,8 @@ class Leader:
         contributions = [Contribution(one.envelope.tokens, one.envelope.steps, one.values) for one in frozen]
         rule, limits = self._config.rounds.merge, self._config.limits
         codec = CODECS[self._config.codec.down]
-        data = codec.encode(merge(contributions, self._fragment, rule=rule, max_weight_ratio=limits.max_weight_ratio))
+        merged = merge(contributions, self._fragment, rule=rule, max_weight_ratio=limits.max_weight_ratio)
+        data = codec.encode(merged, seed=head.digest)
         envelopes = tuple(one.envelope for one in frozen)
         committed_at = max(self._runtime.clock.wall(), head.committed_at + 1e-3)
         update = digest("update", data)
