@@ -80,11 +80,17 @@ class InnerConfig(Section):
 
 
 class OuterConfig(Section):
-    """The outer optimizer: SGD on the merged pseudo-gradient. Momentum 0.9 is ruinous in short runs."""
+    """The outer optimizer, on the merged pseudo-gradient. Momentum 0.9 is ruinous in short runs."""
 
+    optimizer: Literal["sgd", "adam"] = "sgd"
     learning_rate: Annotated[float, Field(gt=0.0, le=10.0)] = 0.7
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.5
+    """Of sgd; the beta1 of adam."""
     nesterov: bool = True
+    beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.99
+    """Of adam."""
+    epsilon: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-8
+    """Of adam."""
 
 
 class RoundsConfig(Section):

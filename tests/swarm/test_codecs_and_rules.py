@@ -13,6 +13,7 @@ CONFIG = load_run_config("sim-quadratic")
     [
         *(("codec", "up", up) for up in ("fp32", "bf16", "int8", "int4", "topk2")),
         *(("codec", "down", down) for down in ("fp32", "bf16", "int8", "int4")),
+        ("outer", "optimizer", "adam"),
         *(("rounds", "merge", rule) for rule in ("rda-median", "mean", "trimmed-mean", "median", "centered-clip")),
     ],
 )

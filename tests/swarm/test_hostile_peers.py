@@ -114,7 +114,7 @@ def test_a_chain_out_of_nowhere_is_not_believed_from_one_peer() -> None:
     async def story() -> None:
         liar = await start(swarm)
         state = liar.archive.state
-        forged_state = FragmentState(np.full_like(state.anchor, 7.0), state.momentum, state.ledger)
+        forged_state = FragmentState(np.full_like(state.anchor, 7.0), state.moments, state.ledger)
         forged = liar.child(
             parent=digest("commit", b"nowhere"),
             version=liar.archive.head.version + 18,
@@ -149,7 +149,7 @@ def test_a_leader_that_signs_a_false_state_is_not_followed_whatever_it_serves() 
             head.envelopes[0], base=head.digest, peer=liar.peer.peer_id, after_step=state.ledger.last_step(liar.peer.peer_id),
             last_step=state.ledger.last_step(liar.peer.peer_id) + 10, steps=10, tokens=10**6, oldest_version=head.version,
         ).signed_by(liar.identity)  # fmt: skip
-        forged_state = FragmentState(np.full_like(state.anchor, 5.0), state.momentum, state.ledger)
+        forged_state = FragmentState(np.full_like(state.anchor, 5.0), state.moments, state.ledger)
         forged = liar.child(
             envelopes=(envelope,), update=digest("update", data), state=forged_state.digest,
             total_work=head.total_work + state.ledger.work(envelope, head.committed_at + 1.0, CONFIG.limits),

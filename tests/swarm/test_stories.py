@@ -12,7 +12,7 @@ from p2ptrain.config import RunConfig, load_run_config
 from p2ptrain.errors import LinkError, UnreachableError
 from p2ptrain.fragments.follower import Adopted
 from p2ptrain.fragments.layout import make_layout
-from p2ptrain.fragments.state import outer_step
+from p2ptrain.fragments.outer import outer_step
 from p2ptrain.ids import PeerId, RunId, digest
 from p2ptrain.sim.swarm import STEP_SECONDS, SimSwarm
 from p2ptrain.training.cursor import WindowCursor
@@ -101,7 +101,8 @@ def test_one_peer_equals_its_own_inner_loop_and_the_outer_step_bit_for_bit() -> 
 
     for version, (merged, overwritten) in enumerate(zip(merged_steps, [*overwritten_steps, 0], strict=False)):
         steps(merged, version)
-        anchor, momentum = outer_step(anchor, momentum, anchor - gather(reference.read, fragment), config.outer)
+        update = anchor - gather(reference.read, fragment)
+        anchor, momentum = outer_step(anchor, momentum, update, config.outer, step=version + 1)
         np.testing.assert_array_equal(anchors[version], anchor)
         steps(overwritten, version)  # made while the round was under way; `overwrite` drops them
         for piece in fragment.pieces:
