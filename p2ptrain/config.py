@@ -110,8 +110,12 @@ class RoundsConfig(Section):
     merge: Literal["rda", "rda-median", "mean", "trimmed-mean", "median", "centered-clip"] = "rda"
     """Radial-directional averaging (arXiv 2604.21428), with the mean or the median of the lengths; the plain weighted
     mean; or a rule that withstands some hostile contributions at the price of ignoring weights: see averaging/merge.py."""
-    adopt: Literal["rebase", "overwrite"] = "rebase"
-    """What becomes of local work when a commit arrives: kept (rebase) or dropped (overwrite, as in the paper)."""
+    adopt: Literal["rebase", "mix", "overwrite"] = "rebase"
+    """What becomes of the local work since the hand-over when a commit arrives: kept (rebase), kept to `mix_share`, or
+    dropped (overwrite, as in the paper)."""
+    mix_share: Fraction = 0.5
+    late_share: Fraction = 1.0
+    """Work that has missed a round is kept to this share at each further commit (1: all of it)."""
     max_staleness: Annotated[int, Field(ge=1, le=10_000)] = 8
     """Work whose oldest base is more commits behind the head than this is dropped, with that reason."""
 

@@ -8,9 +8,13 @@ decodes to q. When a chain is adopted, one of two things is true of each hand-ov
 * it did not (aborted, left out, a lost fork): nothing changes, and the work stays pending.
 
 Then `θ <- a' - d` (rebase). Unmerged work is invariant under adoption, so a second hand-over before an answer simply
-covers the first: both begin at the ledger's last step of this peer, so a chain admits one of them. `overwrite` drops d
-instead: `θ <- a'`, with the tokens counted as dropped. Which hand-overs a chain has merged follows from one number, the
-ledger's last step of this peer. If a reorganisation takes a merged hand-over back, its s returns to d.
+covers the first: both begin at the ledger's last step of this peer, so a chain admits one of them. Which hand-overs a
+chain has merged follows from one number, the ledger's last step of this peer. If a reorganisation takes a merged
+hand-over back, its s returns to d.
+
+Of d only a share may be kept at each adoption (`d <- share * d`): 1 is rebase, 0 is the paper's overwrite, what lies
+between is a mix; work that has missed a round may be kept to a smaller share, since old work does harm. The tokens of
+what is not kept are counted as dropped, each with its reason. If a round merges a hand-over after all, they are merged.
 
 Checked by property tests: trained = merged + pending + dropped, and d + e = all work - all merged q.
 """
@@ -40,7 +44,9 @@ class HandOver:
     exact: Vector  # s + e, (num_elements,): what the codec gets
     residual: Vector | None  # e when it was made; None while there was none
     encoded_error: Vector | None = None  # s + e - q, for lossy codecs; set when it was encoded
-    dropped_as: str = ""  # the reason, when its work was given up before it was merged
+    kept_steps: int = 0  # of steps and tokens: what is still in d; `work` is scaled down with it
+    kept_tokens: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)  # tokens of it that were given up before it was merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,10 @@ class FragmentAccount:
     anchor: Vector
     version: int
     merged_step: int = 0  # the ledger's last step of this peer in the adopted chain
-    overwrite: bool = False
+    keep: float = 1.0
+    """The share of the remaining work that an adoption keeps: 1 rebase, 0 overwrite."""
+    keep_late: float = 1.0
+    """The same, on top, for work that has missed a round."""
     max_staleness: int = 8
     max_reorg: int = 16
     residual: Vector | None = None
@@ -111,6 +120,7 @@ class FragmentAccount:
             after_step=self.merged_step, last_step=self._last_step, steps=self._pending_steps,
             tokens=self._pending_tokens, base_version=self.version, oldest_version=self._oldest_version,
             work=work, exact=work if self.residual is None else np.add(work, self.residual), residual=self.residual,
+            kept_steps=self._pending_steps, kept_tokens=self._pending_tokens,
         )  # fmt: skip
         self._history.append(hand_over)
         return hand_over
@@ -128,9 +138,8 @@ class FragmentAccount:
                 work = self._merge(hand_over, work)
         self.anchor, self.version, self.merged_step, self._included = anchor, version, merged_step, included
         self._forget()
-        if self._pending_steps and (self.overwrite or version - self._oldest_version > self.max_staleness):
-            self._drop_pending("overwritten" if self.overwrite else "stale")
-            work = np.zeros_like(work)
+        if self._pending_steps:
+            work = self._keep_share(*self._share_and_reason(), work)
         parameters = np.subtract(anchor, work)
         return Adoption(parameters, self._merged - merged_before, dict(self._dropped - dropped_before))
 
@@ -146,37 +155,57 @@ class FragmentAccount:
             link = by_last_step.get(link.after_step)  # after_step < last_step, so this ends
         return chain[::-1]
 
+    def _share_and_reason(self) -> tuple[float, str]:
+        """Return how much of the pending work stays, and why not all of it."""
+        age = self.version - self._oldest_version
+        if age > self.max_staleness:
+            return 0.0, "stale"
+        if age > 1 and self.keep_late < 1.0:
+            return self.keep * self.keep_late, "late"
+        return self.keep, "mixed" if self.keep else "overwritten"
+
+    def _keep_share(self, share: float, reason: str, work: Vector) -> Vector:
+        """Give up all but a share of the pending work; return what remains."""
+        if share >= 1.0:
+            return work
+        kept_steps = int(self._pending_steps * share)
+        share = share if kept_steps else 0.0  # less than one step is nothing
+        kept_tokens = int(self._pending_tokens * share)
+        self._dropped[reason] += self._pending_tokens - kept_tokens
+        self._pending_steps, self._pending_tokens = kept_steps, kept_tokens
+        for hand_over in self._history:
+            if hand_over not in self._included and hand_over.work is not None:
+                left = int(hand_over.kept_tokens * share)
+                hand_over.dropped[reason] += hand_over.kept_tokens - left
+                hand_over.kept_tokens, hand_over.kept_steps = left, int(hand_over.kept_steps * share)
+                hand_over.work = np.multiply(hand_over.work, np.float32(share)) if share else None
+        return np.multiply(work, np.float32(share)) if share else np.zeros_like(work)
+
     def _merge(self, hand_over: HandOver, work: Vector) -> Vector:
         self._merged += hand_over.tokens
+        self._dropped.subtract(hand_over.dropped)
         if hand_over.encoded_error is not None:
             self.residual = hand_over.encoded_error
-        if hand_over.dropped_as:
-            self._dropped[hand_over.dropped_as] -= hand_over.tokens
+        if hand_over.work is None:
             return work
-        self._pending_tokens -= hand_over.tokens
-        self._pending_steps -= hand_over.steps
+        self._pending_tokens -= hand_over.kept_tokens
+        self._pending_steps -= hand_over.kept_steps
         self._oldest_version = hand_over.base_version
-        assert hand_over.work is not None
         return np.subtract(work, hand_over.work)
 
     def _take_back(self, hand_over: HandOver, work: Vector) -> Vector:
         self._merged -= hand_over.tokens
-        if hand_over.dropped_as or hand_over.work is None:
-            self._dropped[hand_over.dropped_as or "reorganised"] += hand_over.tokens
-            hand_over.dropped_as = hand_over.dropped_as or "reorganised"
+        if hand_over.work is None:
+            hand_over.dropped["reorganised"] += hand_over.kept_tokens
+            hand_over.kept_tokens = hand_over.kept_steps = 0
+        self._dropped.update(hand_over.dropped)
+        if hand_over.work is None:
             return work
         self.residual = hand_over.residual
         self._oldest_version = hand_over.oldest_version
-        self._pending_tokens += hand_over.tokens
-        self._pending_steps += hand_over.steps
+        self._pending_tokens += hand_over.kept_tokens
+        self._pending_steps += hand_over.kept_steps
         return np.add(work, hand_over.work)
-
-    def _drop_pending(self, reason: str) -> None:
-        self._dropped[reason] += self._pending_tokens
-        for hand_over in self._history:
-            if hand_over not in self._included and not hand_over.dropped_as:
-                hand_over.dropped_as, hand_over.work = reason, None
-        self._pending_tokens = self._pending_steps = 0
 
     def _forget(self) -> None:
         """Forget hand-overs that no chain we may still adopt can hold, and the values of those merged long ago."""

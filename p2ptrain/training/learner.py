@@ -105,6 +105,11 @@ class Learner:
         """Return the books of each fragment; exact while the learner is paused, else at most a step old."""
         return [account.tally() for account in self._accounts]
 
+    @property
+    def accounts(self) -> list[FragmentAccount]:
+        """The books of each fragment, for whoever checks them from outside."""
+        return self._accounts
+
     def adopt(self, fragment: int, version: int, state: FragmentState) -> None:
         """Move a fragment to a commit's state at the next step boundary."""
         self._inbox.append(lambda: self._adopt(fragment, version, state))
@@ -172,7 +177,8 @@ class Learner:
         rounds = self._config.rounds
         return FragmentAccount(
             anchor=state.anchor, version=version, merged_step=state.ledger.last_step(self._me),
-            overwrite=rounds.adopt == "overwrite", max_staleness=rounds.max_staleness, max_reorg=self._config.limits.max_reorg,
+            keep={"rebase": 1.0, "mix": rounds.mix_share, "overwrite": 0.0}[rounds.adopt], keep_late=rounds.late_share,
+            max_staleness=rounds.max_staleness, max_reorg=self._config.limits.max_reorg,
         )  # fmt: skip
 
     def _hand_over(self, fragment: int, answer: Callable[[HandOver | None], None]) -> None:

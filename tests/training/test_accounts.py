@@ -46,6 +46,9 @@ EVENTS = st.lists(
 )
 
 
+SHARES = st.sampled_from([0.0, 0.3, 0.5, 1.0])
+
+
 @settings(max_examples=1500, deadline=None)
 @given(events=EVENTS, max_reorg=st.integers(4, 16))
 def test_tokens_and_work_are_conserved_over_any_history(events: list[tuple[str, int]], max_reorg: int) -> None:
@@ -90,11 +93,11 @@ def test_tokens_and_work_are_conserved_over_any_history(events: list[tuple[str, 
 
 
 @settings(max_examples=500, deadline=None)
-@given(events=EVENTS, overwrite=st.booleans(), max_staleness=st.integers(1, 3))
+@given(events=EVENTS, keep=SHARES, keep_late=SHARES, max_staleness=st.integers(1, 3))
 def test_tokens_are_conserved_when_work_is_dropped(
-    events: list[tuple[str, int]], overwrite: bool, max_staleness: int
+    events: list[tuple[str, int]], keep: float, keep_late: float, max_staleness: int
 ) -> None:
-    books, chain, outstanding = account(overwrite=overwrite, max_staleness=max_staleness), Chain(), []
+    books, chain, outstanding = account(keep=keep, keep_late=keep_late, max_staleness=max_staleness), Chain(), []
     parameters, step = ZERO, 0
     for event, number in events:
         if event == "step":
@@ -120,6 +123,8 @@ def test_tokens_are_conserved_when_work_is_dropped(
             assert books.tally().merged == sum(one.tokens for one in merged)
         tally = books.tally()
         assert tally.trained == tally.merged + tally.pending + sum(tally.dropped.values())
+        assert tally.pending >= 0 and all(tokens > 0 for tokens in tally.dropped.values())
+        assert books.pending_steps >= 0 and (tally.pending > 0) == (books.pending_steps > 0)
 
 
 def test_a_merged_hand_over_without_further_steps_leaves_exactly_the_anchor() -> None:
@@ -144,13 +149,50 @@ def test_being_left_out_moves_the_parameters_by_what_the_others_did() -> None:
 
 
 def test_overwrite_takes_the_anchor_and_counts_what_it_drops() -> None:
-    books = account(overwrite=True)
+    books = account(keep=0.0)
     books.count_step(1, tokens=8)
     assert books.hand_over(np.float32([1.0, 1.0])) is not None
     books.count_step(2, tokens=8)
     adoption = books.adopt(np.float32([2.0, 2.0]), np.float32([9.0, 9.0]), version=1, merged_step=1)
     np.testing.assert_array_equal(adoption.parameters, np.float32([9.0, 9.0]))
     assert adoption.merged_tokens == 8 and adoption.dropped == {"overwritten": 8}
+
+
+def test_a_mix_keeps_a_share_of_the_work_since_the_hand_over() -> None:
+    books = account(keep=0.5)
+    for step in range(1, 5):
+        books.count_step(step, tokens=8)
+    assert books.hand_over(np.float32([-1.0, -1.0])) is not None
+    for step in range(5, 9):
+        books.count_step(step, tokens=8)
+    adoption = books.adopt(np.float32([-3.0, -3.0]), np.float32([9.0, 9.0]), version=1, merged_step=4)
+    np.testing.assert_array_equal(adoption.parameters, np.float32([8.0, 8.0]))  # half of the 2 since the hand-over
+    assert adoption.merged_tokens == 32 and adoption.dropped == {"mixed": 16}
+    assert books.tally().pending == 16 and books.pending_steps == 2
+
+
+def test_late_work_is_damped_only_once_it_has_missed_a_round() -> None:
+    books, parameters = account(keep_late=0.5), np.float32([-4.0, -4.0])
+    for step in range(1, 9):
+        books.count_step(step, tokens=8)
+    parameters = books.adopt(parameters, ZERO, version=1, merged_step=0).parameters
+    np.testing.assert_array_equal(parameters, np.float32([-4.0, -4.0]))
+    adoption = books.adopt(parameters, ZERO, version=2, merged_step=0)
+    np.testing.assert_array_equal(adoption.parameters, np.float32([-2.0, -2.0]))
+    assert adoption.dropped == {"late": 32} and books.pending_steps == 4
+
+
+def test_a_hand_over_that_was_damped_and_then_merged_after_all_counts_in_full() -> None:
+    books = account(keep_late=0.5)
+    for step in range(1, 9):
+        books.count_step(step, tokens=8)
+    hand_over = books.hand_over(np.float32([-4.0, -4.0]))
+    assert hand_over is not None
+    parameters = books.adopt(np.float32([-4.0, -4.0]), ZERO, version=1, merged_step=0).parameters
+    parameters = books.adopt(parameters, ZERO, version=2, merged_step=0).parameters
+    adoption = books.adopt(parameters, np.float32([-4.0, -4.0]), version=3, merged_step=hand_over.last_step)
+    np.testing.assert_array_equal(adoption.parameters, np.float32([-4.0, -4.0]))  # the anchor: nothing is pending
+    assert books.tally().merged == 64 and books.tally().dropped == {} and books.tally().pending == 0
 
 
 def test_work_on_a_base_that_is_too_old_is_dropped_with_that_reason() -> None:
