@@ -138,7 +138,7 @@ class FragmentAccount:
                 work = self._merge(hand_over, work)
         self.anchor, self.version, self.merged_step, self._included = anchor, version, merged_step, included
         self._forget()
-        if self._pending_steps:
+        if self._pending_tokens:
             work = self._keep_share(*self._share_and_reason(), work)
         parameters = np.subtract(anchor, work)
         return Adoption(parameters, self._merged - merged_before, dict(self._dropped - dropped_before))
@@ -166,7 +166,7 @@ class FragmentAccount:
 
     def _keep_share(self, share: float, reason: str, work: Vector) -> Vector:
         """Give up all but a share of the pending work; return what remains."""
-        if share >= 1.0:
+        if share >= 1.0 and self._pending_steps:
             return work
         kept_steps = int(self._pending_steps * share)
         share = share if kept_steps else 0.0  # less than one step is nothing
