@@ -7,10 +7,10 @@ canonical bytes are part of the run id, so that two peers of a run cannot disagr
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgpack
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -63,8 +63,10 @@ class DataConfig(Section):
 
 
 class InnerConfig(Section):
-    """The inner optimizer: AdamW with warm-up, cosine and clipping, on each peer alone."""
+    """The inner optimizer, with warm-up, cosine and clipping, on each peer alone."""
 
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """Muon moves hidden matrices by orthogonalised momentum, and everything else as AdamW does."""
     learning_rate: Rate = 6e-3
     beta1: Fraction = 0.9
     beta2: Fraction = 0.95
@@ -180,7 +182,7 @@ class RunConfig(Section):
             values = msgpack.unpackb(data, strict_map_key=True)
         except (ValueError, msgpack.UnpackException):
             raise ConfigError("the run config that came over the network is not msgpack") from None
-        return _validated(cls, values, "the run config that came over the network")
+        return validated(cls, values, "the run config that came over the network")
 
 
 class PeerSection(Section):
@@ -210,12 +212,12 @@ Config = TypeVar("Config", bound=Section)
 
 def load_run_config(name_or_path: str) -> RunConfig:
     """Return configs/NAME.toml, or the TOML file at a path."""
-    return _load(RunConfig, name_or_path, "configs")
+    return load_config(RunConfig, name_or_path, folder="configs", what="run")
 
 
 def load_peer_config(name_or_path: str) -> PeerConfig:
     """Return peers/NAME.toml, or the TOML file at a path."""
-    return _load(PeerConfig, name_or_path, "peers")
+    return load_config(PeerConfig, name_or_path, folder="peers", what="peer config")
 
 
 def shipped(folder: str) -> dict[str, Path]:
@@ -227,12 +229,15 @@ def shipped(folder: str) -> dict[str, Path]:
     return {}
 
 
-def _load(kind: type[Config], name_or_path: str, folder: str) -> Config:
+def load_config(kind: type[Config], name_or_path: str, *, folder: str, what: str) -> Config:
+    """Return a TOML file of this kind: FOLDER/NAME.toml that comes with p2ptrain, or the one at a path.
+
+    ConfigError for the first mistake, with file and line; `what` is what such a file is called.
+    """
     known = shipped(folder)
     path = known.get(name_or_path, Path(name_or_path))
     if path.suffix != ".toml":
         near = _nearest(name_or_path, list(known))
-        what = {"configs": "run", "peers": "peer config"}[folder]
         there_are = ", ".join(known) or "none"
         raise ConfigError(
             f"no {what} named {name_or_path!r}{near}; there are: {there_are}; or give a path to a .toml file"
@@ -250,10 +255,11 @@ def _load(kind: type[Config], name_or_path: str, folder: str) -> Config:
         raise ConfigError(f"{path}: not TOML: {error}") from None
     if not values:
         raise ConfigError(f"{path}: the file is empty; a config has at least one table")
-    return _validated(kind, values, str(path), text)
+    return validated(kind, values, str(path), text)
 
 
-def _validated(kind: type[Config], values: Any, source: str, text: str = "") -> Config:
+def validated(kind: type[Config], values: Any, source: str, text: str = "") -> Config:
+    """Return values as a section; ConfigError for the first mistake, with its line where it stands in `text`."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
@@ -263,12 +269,13 @@ def _validated(kind: type[Config], values: Any, source: str, text: str = "") -> 
 
 
 def _one_line(kind: type[Section], detail: ErrorDetails, source: str, text: str) -> str:
-    location = [str(part) for part in detail["loc"]]
+    location = _place(kind, [str(part) for part in detail["loc"]])
     key = ".".join(location)
-    line = _line_of(text, location)
+    line = line_of(text, location)
     where = f"{source}:{line}" if line else source
     if detail["type"] == "extra_forbidden":
-        keys = _keys_at(kind, location[:-1])
+        table = _section_at(kind, [str(part) for part in detail["loc"][:-1]])
+        keys = list(table.model_fields) if table is not None else []
         near = _nearest(location[-1], keys) or _elsewhere(kind, location[-1])
         return f"{where}: unknown key {key}{near}; allowed here: {', '.join(keys)}"
     reason = detail["msg"].removeprefix("Value error, ")
@@ -280,12 +287,44 @@ def _toml_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)[:60]
 
 
-def _keys_at(kind: type[Section], location: list[str]) -> list[str]:
+def _section_at(kind: type[Section], location: Sequence[str]) -> type[Section] | None:
+    """Return the section that a place of pydantic's names; None when there is none."""
+    return _follow(kind, location)[0]
+
+
+def _place(kind: type[Section], location: Sequence[str]) -> list[str]:
+    """Return a place of pydantic's as it stands in the file: without the tags that tell the kinds of a table apart."""
+    return _follow(kind, location)[1]
+
+
+def _follow(kind: type[Section], location: Sequence[str]) -> tuple[type[Section] | None, list[str]]:
+    annotation: Any = kind
+    place: list[str] = []
     for part in location:
-        annotation = kind.model_fields[part].annotation
-        assert isinstance(annotation, type) and issubclass(annotation, Section)
-        kind = annotation
-    return list(kind.model_fields)
+        sections = _sections_in(annotation)
+        tagged = next((one for one in sections if len(sections) > 1 and part in _tags(one)), None)
+        if tagged is not None:
+            annotation = tagged
+            continue
+        place.append(part)
+        if len(sections) == 1 and part in sections[0].model_fields:
+            annotation = sections[0].model_fields[part].annotation
+        elif not part.isdigit():
+            annotation = None
+    sections = _sections_in(annotation)
+    return (sections[0] if len(sections) == 1 else None), place
+
+
+def _sections_in(annotation: Any) -> list[type[Section]]:
+    """Return the sections that an annotation may hold, however deep in lists and alternatives."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    return [section for inner in get_args(annotation) for section in _sections_in(inner)]
+
+
+def _tags(section: type[Section]) -> tuple[str, ...]:
+    field = section.model_fields.get("kind")
+    return get_args(field.annotation) if field is not None else ()
 
 
 def _nearest(word: str, words: list[str]) -> str:
@@ -305,18 +344,33 @@ def _elsewhere(kind: type[Section], key: str) -> str:
     return ""
 
 
-def _line_of(text: str, location: list[str]) -> int:
-    """Return the line on which a key stands (1-based), or 0; tables are followed, dotted keys are not."""
+def line_of(text: str, location: Sequence[str]) -> int:
+    """Return the line (1-based) of a key, or of the innermost table around it; 0 when there is neither.
+
+    Tables are followed, and tables of a list by their number from 0; dotted keys and inline tables are not.
+    """
     table: list[str] = []
+    counts: dict[str, int] = {}
+    best, best_line = 0, 0
     for number, line in enumerate(text.splitlines(), start=1):
         stripped = line.strip()
-        if stripped.startswith("["):
-            table = stripped.strip("[]").split(".")
-            if table == location:
-                return number
-        elif [*table, stripped.partition("=")[0].strip()] == location:
-            return number
-    return 0
+        if stripped.startswith("[["):
+            name = stripped.partition("]")[0].strip("[ ")
+            counts[name] = counts.get(name, -1) + 1
+            table = [*name.split("."), str(counts[name])]
+            path = table
+        elif stripped.startswith("["):
+            table = []
+            for part in stripped.partition("]")[0].strip("[ ").split("."):
+                table.append(part)
+                if ".".join(table) in counts:
+                    table.append(str(counts[".".join(table)]))
+            path = table
+        else:
+            path = [*table, stripped.partition("=")[0].strip()]
+        if path == list(location[: len(path)]) and len(path) > best:
+            best, best_line = len(path), number
+    return best_line
 
 
 def _sorted(value: Any) -> Any:

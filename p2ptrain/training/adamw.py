@@ -5,6 +5,8 @@ and a counter. It is torch.optim.AdamW to rounding (tests/training/test_adamw.py
 import of the compiler (1.5 CPU-seconds and 75 MB per peer at the first step).
 """
 
+from typing import NamedTuple
+
 import msgpack
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +21,18 @@ STATE_FORMAT = "adamw-1"
 Moment = npt.NDArray[np.float32]
 
 
+class Region(NamedTuple):
+    """Values and gradients of the parameters that one optimizer moves; the first `num_decayed` decay."""
+
+    values: torch.Tensor  # (num_parameters,) float32
+    gradients: torch.Tensor
+    num_decayed: int
+
+
 class AdamW:
     """Two moments per parameter. Matrices decay; norm gains and biases do not."""
 
-    def __init__(self, parameters: FlatParameters, config: InnerConfig) -> None:
+    def __init__(self, parameters: FlatParameters | Region, config: InnerConfig) -> None:
         self._values, self._gradients = parameters.values, parameters.gradients  # (num_parameters,) float32
         self._decayed = parameters.values[: parameters.num_decayed]
         self._config = config

@@ -15,15 +15,21 @@ from p2ptrain.fragments.layout import TensorSpec
 
 Values = npt.NDArray[np.float32]
 
+EDGES = frozenset({"embedding", "output"})  # matrices whose rows stand for tokens, not for features
+
 
 class FlatParameters:
-    """Moves a module to a device and its parameters into `values`, matrices first (these decay, vectors do not)."""
+    """Moves a module to a device and its parameters into `values`.
+
+    First come the hidden matrices, then those at the edges, then vectors; matrices decay, vectors do not.
+    """
 
     def __init__(self, module: nn.Module, device: str = "cpu") -> None:
         named = dict(module.named_parameters())
         _refuse_what_cannot_be_averaged(module, named)
         module.to(device)
-        ordered = sorted(named.items(), key=lambda item: item[1].ndim < 2)  # stable: else as the module declares them
+        ordered = sorted(named.items(), key=_rank)  # stable: else as the module declares them
+        self.hidden = [parameter for name, parameter in ordered if _rank((name, parameter)) == 0]
         self.specs = [TensorSpec(name, tuple(value.shape), is_embedding=name == "embedding") for name, value in ordered]
         self.num_decayed = sum(parameter.numel() for parameter in named.values() if parameter.ndim >= 2)
         self.values = torch.empty(sum(spec.num_elements for spec in self.specs), device=device)
@@ -51,6 +57,12 @@ class FlatParameters:
             self.read(name)[:] = values.reshape(-1)
         else:
             self.values[place] = torch.from_numpy(np.array(values, np.float32).reshape(-1)).to(self.values.device)
+
+
+def _rank(named: tuple[str, nn.Parameter]) -> int:
+    """Return 0 for hidden matrices, 1 for those at the edges, 2 for vectors."""
+    name, parameter = named
+    return 2 if parameter.ndim < 2 else int(name in EDGES or parameter.ndim > 2)
 
 
 def _refuse_what_cannot_be_averaged(module: nn.Module, named: dict[str, nn.Parameter]) -> None:

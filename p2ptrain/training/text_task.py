@@ -7,12 +7,13 @@ is everything around it that does not depend on its architecture: windows, steps
 import copy
 import math
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from p2ptrain.config import RunConfig
+from p2ptrain.config import InnerConfig, RunConfig
 from p2ptrain.errors import ConfigError
 from p2ptrain.fragments.layout import TensorSpec
 from p2ptrain.training.adamw import AdamW
@@ -45,13 +46,29 @@ def _module(config: RunConfig, seed: int) -> ByteModel:
     return kind(config.model, torch.Generator().manual_seed(seed))
 
 
+class Optimizer(Protocol):
+    """Moves a model's parameters, and can be saved."""
+
+    def step(self, learning_rate: float) -> None: ...
+    def state_bytes(self) -> bytes: ...
+    def load_state_bytes(self, data: bytes) -> None: ...
+
+
+def _optimizer(parameters: FlatParameters, config: InnerConfig) -> Optimizer:
+    if config.optimizer == "adamw":
+        return AdamW(parameters, config)
+    from p2ptrain.training.muon import Muon  # with it comes torch's compiler
+
+    return Muon(parameters, config)
+
+
 class TextTask:
     """A module in training on one peer's text (a `Task`)."""
 
     def __init__(self, module: ByteModel, config: RunConfig, corpus: Corpus, device: str = "cpu") -> None:
         self._module = module
         self._parameters = FlatParameters(module, device)
-        self._optimizer = AdamW(self._parameters, config.inner)
+        self._optimizer = _optimizer(self._parameters, config.inner)
         self._training = training_windows(corpus, config.model.context)
         held_out = TextWindows(corpus.held_out, config.model.context)
         self._validation = Validation(held_out, config.data.num_validation_windows, device)
