@@ -107,6 +107,19 @@ def _simulate(arguments: argparse.Namespace) -> int:
     return ExitCode.OK if summary["anchors_agree"] else ExitCode.JUDGEMENT
 
 
+def _goodput(arguments: argparse.Namespace) -> int:
+    from p2ptrain.goodput.command import run_study
+    from p2ptrain.goodput.options import GoodputOptions, parse_sizes
+    from p2ptrain.real.clock import SystemClock
+
+    options = GoodputOptions(
+        seed=arguments.seed, quick=arguments.quick, peers=parse_sizes(arguments.peers), hours=arguments.hours,
+        minutes=arguments.minutes, network=arguments.network, report=arguments.report,
+    )  # fmt: skip
+    run_study(options, Console(), SystemClock())
+    return ExitCode.OK
+
+
 def _config(arguments: argparse.Namespace) -> int:
     if arguments.run is None:
         for name, path in shipped("configs").items():
@@ -310,6 +323,11 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_argument("run", metavar="RUN", help=runs)
     _add_simulate_arguments(simulate)
 
+    goodput = _command(
+        commands, "goodput", _goodput, "the failure study: the paper's table, and volunteers with p2ptrain's own peers"
+    )
+    _add_goodput_arguments(goodput)
+
     config = _command(
         commands, "config", _config, "list the runs that come with p2ptrain, or show one with all its values"
     )
@@ -363,6 +381,23 @@ def _add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--report", type=Path, metavar="DIR", help="write summary.json, events.jsonl and loss.png")
     parser.add_argument("--data", default="", metavar="PATH", help='text, for runs whose data.source is "path"')
+
+
+def _add_goodput_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="only the paper's part, which takes some seconds")
+    parser.add_argument(
+        "--peers", default="8,32", metavar="N,N", help="sizes of the volunteer swarms (default 8,32; up to 512 and more)"
+    )
+    parser.add_argument(
+        "--hours", type=_real(0.01, 1000.0), default=4.0, metavar="H", help="virtual hours of each (default 4)"
+    )
+    parser.add_argument(
+        "--minutes", type=_real(0.01, 1e6), default=15.0, metavar="M",
+        help="real minutes for the volunteers; sizes that do not fit are left out (default 15)",
+    )  # fmt: skip
+    parser.add_argument("--network", default="home-internet", metavar="NET", help="a name in configs/networks/ or a .toml")
+    parser.add_argument("--seed", type=_whole(0, 2**31 - 1), default=0, metavar="K", help="default 0")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="write goodput.json, table.md and plots")
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:

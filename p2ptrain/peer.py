@@ -45,6 +45,7 @@ FETCH_TIMEOUT = 20.0
 SAVE_INTERVAL = 30.0  # seconds of work that a crash of every peer at once would cost
 VALIDATION_INTERVAL = 15.0  # seconds; one validation costs about as much as two inner steps
 PROGRESS_INTERVAL = 1.0
+ADDRESS_INTERVAL = 15.0  # seconds between looks at this machine's own addresses
 VIEW_WINDOW = 1.0  # seconds from announcing oneself to the first step, so that others have stopped drawing our windows
 LEAVE_TIMEOUT = 4.0  # seconds for goodbyes and saving; the promise to the user is five
 POSITION_MARGIN = (
@@ -297,7 +298,8 @@ class Peer:
             self.learner = await self._make_learner(self._training.task, start)
         self._rounds = Rounds(
             sync=self.chains, config=self.manifest.config, transport=self.transport, runtime=self._runtime, events=self.events,
-            signer=self._identity, verify=verify, others=self.members.trainers, can_lead=self._can_lead, num_live=self.num_live_trainers,
+            signer=self._identity, verify=verify, others=self._possible_leaders, can_lead=self.members.can_be_dialled,
+            num_live=self.num_live_trainers,
         )  # fmt: skip
         self._rounds.start(self.learner)
         self.events.emit(
@@ -306,6 +308,8 @@ class Peer:
             data=self._training.corpus.describe() if self._training and self._training.corpus else "",
         )  # fmt: skip
         self._tasks.spawn("save", self._save_now_and_then())
+        if not self.options.announce:
+            self._tasks.spawn("watch own addresses", self._watch_addresses())
         if self.options.use_directory:
             self._tasks.spawn("take part in the DHT", self._open_directory())
         if self.options.train:
@@ -344,8 +348,10 @@ class Peer:
         self._failure = self._failure or error
         self._has_failed.set()
 
-    def _can_lead(self, peer: PeerId) -> bool:
-        return any(record.peer == peer and record.addresses for record in self.members.live())
+    def _possible_leaders(self) -> list[PeerId]:
+        """Return the others that may lead: trainers, and those that help without training and can be dialled."""
+        can_be_dialled = self.members.can_be_dialled
+        return [one.peer for one in self.members.live() if one.role == "trainer" or can_be_dialled(one.peer)]
 
     # What may be asked of it
 
@@ -365,9 +371,11 @@ class Peer:
         raise self._failure
 
     def join_link(self) -> JoinLink:
-        """Return a link with this peer first, and others that are alive now."""
+        """Return a link with this peer first, and others that are alive now; if nobody can dial this one, without it."""
         own = [LinkPeer(self.peer_id, address) for address in self.members.own_record.addresses[:1]]
-        others = [LinkPeer(record.peer, record.addresses[0]) for record in self.members.live() if record.addresses]
+        others = self.members.dialable()
+        if self.members.own_record.reachable is False and others:
+            return JoinLink.of(self.run_id, others)
         return JoinLink.of(self.run_id, own + others)
 
     def drain(self) -> None:
@@ -428,6 +436,8 @@ class Peer:
 
     def _report_adoption(self, adopted: Adopted) -> None:
         commit = adopted.commit
+        if self.peer_id in commit.next:
+            self.members.reachability.role_matters()
         self.events.emit(
             "adopted", fragment=commit.fragment, version=commit.version, commit=commit.digest.hex(), parent=commit.parent.hex(),
             leader=commit.leader, total_work=commit.total_work, committed_at=commit.committed_at, depth=adopted.depth,
@@ -437,6 +447,16 @@ class Peer:
     def _report_dropped(self, report: AdoptionReport) -> None:
         for reason, tokens in report.adoption.dropped.items():
             self.events.emit("dropped", fragment=report.fragment, tokens=tokens, reason=reason)
+
+    async def _watch_addresses(self) -> None:
+        """Announce other addresses when this machine gets others, as from Wi-Fi to mobile."""
+        announced = set(self.members.own_record.addresses)
+        while True:
+            await asyncio.sleep(ADDRESS_INTERVAL)
+            addresses = announced_addresses(self.listening_at, self._runtime.network.local_hosts())
+            if set(addresses) != announced:
+                announced = set(addresses)
+                self.members.set_addresses(addresses)
 
     async def _show_progress(self, learner: Learner) -> None:
         tokens_before, at_before = 0, self._runtime.clock.monotonic()

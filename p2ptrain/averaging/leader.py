@@ -323,10 +323,17 @@ class Leader:
         return data, replace(draft, state=state.digest), state
 
     def _next_leaders(self, head: Commit, update: Digest, envelopes: tuple[Envelope, ...]) -> tuple[PeerId, ...]:
-        """Draw the next leader and its deputies among those who have just shown that they are there and can be dialled."""
-        own = self._transport.peer_id
-        candidates = [envelope.peer for envelope in envelopes if envelope.peer == own or self._can_lead(envelope.peer)]
-        return tuple(draw(head.digest + update, candidates or [own])[: 1 + self._config.rounds.num_deputies])
+        """Draw the next leader and its deputies among those who have just shown that they are there and can be dialled.
+
+        While nobody in the round is known to be reachable, it is whoever we dialled ourselves, and then this peer. One
+        that leads without training comes last: it has no work to lose, and stays where it can be found.
+        """
+        own, contributors = self._transport.peer_id, [envelope.peer for envelope in envelopes]
+        reachable = [peer for peer in contributors if self._can_lead(peer)]
+        drawn = draw(head.digest + update, reachable or filter(self._transport.has_dialled, contributors)) or [own]
+        if own not in contributors and self._can_lead(own):
+            drawn.append(own)
+        return tuple(dict.fromkeys(drawn))[: 1 + self._config.rounds.num_deputies]
 
     async def _let_hold(self, draft: Commit, data: bytes, members: tuple[PeerId, ...]) -> bool:
         """Give the update to one other member; return whether one has it, or nobody else is in the round."""

@@ -38,11 +38,11 @@ class Member:
 
     def __init__(
         self, *, follower: Follower, sync: ChainSync, learner: Learner, config: RunConfig, transport: Transport, runtime: Runtime,
-        events: Events, signer: Signs, tasks: TaskOwner, others: Callable[[], Sequence[PeerId]],
+        events: Events, signer: Signs, tasks: TaskOwner, others: Callable[[], Sequence[PeerId]], can_lead: Callable[[PeerId], bool],
     ) -> None:  # fmt: skip
         self._follower, self._sync, self._learner, self._config = follower, sync, learner, config
         self._transport, self._runtime, self._events = transport, runtime, events
-        self._signer, self._tasks, self._others = signer, tasks, others
+        self._signer, self._tasks, self._others, self._can_lead = signer, tasks, others, can_lead
         self._fragment = follower.fragment
         self._leader: PeerId | None = None
         self._leader_lost = asyncio.Event()
@@ -90,9 +90,12 @@ class Member:
             await asyncio.sleep(RETRY_INTERVAL)
 
     def _candidates(self, head: Commit) -> list[PeerId]:
-        """Return leader and deputies by the head, then everybody else that we know, in an order drawn from the head."""
+        """Return leader and deputies by the head, then everybody else that we know, in an order drawn from the head.
+
+        Of these, who can be dialled comes first: it is where those meet who cannot reach each other.
+        """
         others = draw(head.digest, [*self._others(), self._transport.peer_id])
-        return list(dict.fromkeys([*head.next, *others]))
+        return list(dict.fromkeys([*head.next, *sorted(others, key=lambda peer: not self._can_lead(peer))]))
 
     async def _stay_with(self, candidate: PeerId, head: Commit) -> None:
         """Stay registered with a candidate; return when it is lost, does not answer, or never makes a commit."""

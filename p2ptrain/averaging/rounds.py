@@ -27,7 +27,7 @@ class Rounds:
         others: Callable[[], Sequence[PeerId]], can_lead: Callable[[PeerId], bool], num_live: Callable[[], int],
     ) -> None:  # fmt: skip
         self._sync, self._config, self._transport = sync, config, transport
-        self._runtime, self._events, self._signer, self._others = runtime, events, signer, others
+        self._runtime, self._events, self._signer, self._others, self._can_lead = runtime, events, signer, others, can_lead
         self._tasks = TaskOwner(events)
         self._members: list[Member] = []
         self._leaders = [
@@ -48,6 +48,7 @@ class Rounds:
                 Member(
                     follower=follower, sync=self._sync, learner=learner, config=self._config, transport=self._transport,
                     runtime=self._runtime, events=self._events, signer=self._signer, tasks=self._tasks, others=self._others,
+                    can_lead=self._can_lead,
                 )
                 for follower in self._sync.followers
             ]  # fmt: skip

@@ -7,11 +7,29 @@ which `only_loopback` lets the command line say.
 
 import ipaddress
 from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from functools import lru_cache
+from typing import Final
 
 from p2ptrain.discovery.records import MAX_ADDRESSES
 from p2ptrain.errors import ConfigError
 from p2ptrain.link import check_dialable
 from p2ptrain.runtime import Address
+
+LOCAL_NETWORKS: Final = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "10.0.0.0/8",
+            "172.16.0.0/12",
+            "192.168.0.0/16",
+            "100.64.0.0/10",  # behind a carrier's NAT
+            "169.254.0.0/16",
+            "fc00::/7",
+            "fe80::/10",
+        ),
+    )
+)
 
 
 def announced_addresses(
@@ -47,6 +65,29 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.rstrip(".").lower() == "localhost"
+
+
+class Scope(IntEnum):
+    """From where an address can be dialled at best."""
+
+    MACHINE = 0
+    LOCAL_NETWORK = 1
+    ANYWHERE = 2
+
+
+@lru_cache(maxsize=4096)
+def scope_of(host: str) -> Scope:
+    """Return from where a host can be dialled at best; a name is taken to mean the same everywhere."""
+    if is_loopback(host):
+        return Scope.MACHINE
+    try:
+        number = ipaddress.ip_address(host)
+    except ValueError:
+        return Scope.ANYWHERE
+    if isinstance(number, ipaddress.IPv6Address) and number.ipv4_mapped is not None:
+        return scope_of(str(number.ipv4_mapped))
+    is_local = any(number in network for network in LOCAL_NETWORKS if network.version == number.version)
+    return Scope.LOCAL_NETWORK if is_local else Scope.ANYWHERE
 
 
 def _check_announced(address: Address) -> Address:

@@ -54,12 +54,14 @@ class Gossip:
         self._tasks.spawn("spread news", self._spread_news_forever())
 
     def spread(self, peers: Iterable[PeerId]) -> None:
-        """Pass on the records of peers that came, and the farewells of those that left.
+        """Pass on the records of peers that came or say something new, and the farewells of those that left.
 
         With a full view nobody can tell who is new to the swarm, and nobody needs to know everybody.
         """
         for peer in peers:
-            entry = self._roster.view.get(peer)
+            own, entry = self._roster.view.own, self._roster.view.get(peer)
+            if own is not None and own.peer == peer:
+                self._news[peer] = own.signed
             came = peer in self._roster.live and not self._roster.view.is_full
             if entry is not None and (came or entry.record.gone):
                 self._news[peer] = entry.signed
@@ -143,9 +145,14 @@ class Gossip:
         return [peer for peer in self._approachable() if peer not in self._roster.connected]
 
     def _approachable(self) -> list[PeerId]:
+        """Return who is connected or can be dialled; who says that nobody can dial it will come by itself."""
         now, connected = self._runtime.clock.monotonic(), self._roster.connected
         self._avoid_until = {peer: until for peer, until in self._avoid_until.items() if until > now}
-        return [peer for peer in self._roster.live if peer in connected or peer not in self._avoid_until]
+        return [
+            peer
+            for peer, record in self._roster.live.items()
+            if peer in connected or (peer not in self._avoid_until and record.reachable is not False)
+        ]
 
     async def _spread_news_forever(self) -> None:
         while True:

@@ -13,8 +13,10 @@ from typing import Any, Final
 from p2ptrain.discovery import known_peers as disk
 from p2ptrain.discovery.addresses import believed_addresses, only_loopback
 from p2ptrain.discovery.contacts import DIAL_TIMEOUT, Contacts
+from p2ptrain.discovery.dial_back import DialBacks
 from p2ptrain.discovery.gossip import Gossip
 from p2ptrain.discovery.own_record import OwnRecord
+from p2ptrain.discovery.reachability import Reachability, Verdict
 from p2ptrain.discovery.records import MAX_LIFETIME, MemberRecord
 from p2ptrain.discovery.roster import Roster
 from p2ptrain.discovery.view import Entry
@@ -30,6 +32,7 @@ from p2ptrain.tasks import TaskOwner
 RENEW_INTERVAL: Final = MAX_LIFETIME / 3  # seconds: two renewals may be lost before a record expires
 MIN_RECORD_INTERVAL: Final = 5.0  # seconds between two records at least
 RECORD_INTERVAL_PER_MEMBER: Final = 0.5  # seconds: the whole view tells two new records a second at most, 0.5 kB
+RETURN_WINDOW: Final = 2.0  # seconds in which a peer that nobody can dial may dial us again before it counts as down
 REDIAL_WINDOW: Final = 0.25  # seconds over which the peers of one that died spread their attempts to reach it
 NEWCOMER_WINDOW: Final = 15.0  # seconds after its start in which a process that meets its double gives way
 LEAVE_TIMEOUT: Final = 1.0  # seconds for the farewell
@@ -76,6 +79,15 @@ class Members:
             on_reached=self._gossip.exchange,
             on_missed=self._missed,
         )
+        self.reachability = Reachability(
+            runtime=runtime,
+            transport=transport,
+            tasks=self._tasks,
+            events=events,
+            own=lambda: (self._own.record.addresses, self._own.signed),
+            on_verdict=self._say_verdict,
+        )
+        self._dial_backs = DialBacks(runtime=runtime, transport=transport)
         self._changes: dict[str, Any] = {}  # of the own record, not yet signed
         self._changed, self._decided = asyncio.Event(), asyncio.Event()
         self._callbacks: list[Callable[[], None]] = []
@@ -97,6 +109,17 @@ class Members:
         """Return the others that are alive and train."""
         return [record.peer for record in self.live() if record.role == "trainer"]
 
+    def dialable(self) -> list[LinkPeer]:
+        """Return where the others that are alive can be dialled: first who is known to be reachable, never who is not."""
+        records = [record for record in self.live() if record.addresses and record.reachable is not False]
+        records.sort(key=lambda record: record.reachable is not True)
+        return [LinkPeer(record.peer, record.addresses[0]) for record in records]
+
+    def can_be_dialled(self, peer: PeerId) -> bool:
+        """Return whether a peer, or this one, is known to be there and to be reachable: by its own record."""
+        record = self._own.record if peer == self._transport.peer_id else self._roster.live.get(peer)
+        return record is not None and record.reachable is True and bool(record.addresses)
+
     def signed_record(self, peer: PeerId) -> bytes | None:
         """Return the newest record of a peer, or of this one, as it was signed."""
         if peer == self._transport.peer_id:
@@ -111,10 +134,20 @@ class Members:
             if entry.peer == self._transport.peer_id and not self._closed and self._own.outbid(entry.record):
                 self._publish(self._own.signed)
         same_machine = only_loopback(self._own.record.addresses)
+        known = {entry.peer: self._roster.view.get(entry.peer) for entry in entries}
+        turned = []
         for entry in self._roster.merge(entries):
-            addresses = believed_addresses(entry.record.addresses, same_machine=same_machine)
-            self._transport.learn(entry.peer, addresses)
+            if entry.record.reachable is False:
+                self._transport.forget(entry.peer)
+            else:
+                addresses = believed_addresses(entry.record.addresses, same_machine=same_machine)
+                self._transport.learn(entry.peer, addresses)
+            before = known[entry.peer]
+            if before is not None and before.record.reachable is not entry.record.reachable:
+                turned.append(entry.peer)
         self._settle()
+        if turned:
+            self._gossip.spread(turned)
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back whenever somebody came or left."""
@@ -132,10 +165,17 @@ class Members:
         self._changes.update(fields)
         self._changed.set()
 
+    def set_addresses(self, addresses: Sequence[Address]) -> None:
+        """Announce other addresses from now on; whether they can be dialled is found out anew."""
+        self._publish(self._own.issue(addresses=tuple(addresses), reachable=None))
+        self._gossip.spread([self._transport.peer_id])
+        self.reachability.addresses_changed()
+
     async def start(self) -> None:
         """Publish the own record and begin to look for others."""
         self._publish(self._own.signed)
-        self._transport.on_connected(lambda peer: self._settle())
+        self.reachability.start()
+        self._transport.on_connected(self._connected)
         self._transport.on_disconnected(self._disconnected)
         self._transport.on_record(lambda peer, data: self.receive([data]))
         self._known_peers = [*self._known_peers, *await self._load_known_peers()]
@@ -187,6 +227,17 @@ class Members:
         self._roster.view.own = Entry(self._own.record, signed)
         self._transport.set_own_record(signed)
 
+    def _say_verdict(self, verdict: Verdict) -> None:
+        """Say at once whether this peer can be dialled, and put first where."""
+        addresses = tuple(dict.fromkeys([*verdict.addresses, *self._own.record.addresses]))
+        if not self._closed:
+            self._publish(self._own.issue(addresses=addresses, reachable=verdict.reachable))
+            self._gossip.spread([self._transport.peer_id])
+
+    def _connected(self, _peer: PeerId) -> None:
+        self._settle()
+        self.reachability.connections_changed()
+
     def _disconnected(self, peer: PeerId) -> None:
         self._settle()
         self._lost(peer)
@@ -197,7 +248,10 @@ class Members:
             self._tasks.spawn("dial a lost peer", self._dial_lost(peer))
 
     async def _dial_lost(self, peer: PeerId) -> None:
-        await asyncio.sleep(self._runtime.entropy.random.uniform(0.0, REDIAL_WINDOW))
+        record = self._roster.live.get(peer)
+        comes_by_itself = record is not None and record.reachable is False
+        window = RETURN_WINDOW if comes_by_itself else REDIAL_WINDOW * self._runtime.entropy.random.random()
+        await asyncio.sleep(window)
         for address in self._transport.addresses_of(peer):
             if peer in self._roster.connected:
                 return
@@ -249,6 +303,7 @@ class Members:
             if self._said_isolated:
                 self._roster.forgive()
                 self._events.emit("rejoined", num_peers=len(self._roster.live))
+                self.reachability.recheck()
             self._said_isolated, self.isolated_since = False, None
         elif self.isolated_since is None and self._contacts.has_bootstrap:
             self.isolated_since = self._runtime.clock.wall()
@@ -283,8 +338,9 @@ class Members:
             await self._save_known_peers()
 
     async def _save_known_peers(self) -> None:
-        seen = [LinkPeer(record.peer, record.addresses[0]) for record in self.live() if record.addresses]
+        hidden = {record.peer for record in self.live() if record.reachable is False}
+        remembered = [entry for entry in self._known_peers if entry.peer not in hidden]
         try:
-            self._known_peers = await disk.save(self._runtime, seen, self._known_peers)
+            self._known_peers = await disk.save(self._runtime, self.dialable(), remembered)
         except StorageError as error:
             self._events.emit("known-peers-not-saved", error=str(error))

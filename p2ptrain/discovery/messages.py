@@ -8,8 +8,9 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from p2ptrain.discovery.records import MAX_MEMBER_BYTES
+from p2ptrain.discovery.records import MAX_ADDRESSES, MAX_MEMBER_BYTES
 from p2ptrain.discovery.view import MAX_SUMMARY_BYTES, TAG_BYTES
+from p2ptrain.link import MAX_HOST_CHARACTERS
 from p2ptrain.wire.messages import Message
 
 MAX_RECORDS: Final = 32  # in one message: about 8 kB, and 5 ms to check their signatures
@@ -20,6 +21,8 @@ SUBKEY_BYTES: Final = 32  # a public key
 Record = Annotated[bytes, Field(max_length=MAX_MEMBER_BYTES)]
 Records = Annotated[tuple[Record, ...], Field(max_length=MAX_RECORDS)]
 Subkey = Annotated[bytes, Field(min_length=SUBKEY_BYTES, max_length=SUBKEY_BYTES)]
+Dialable = tuple[Annotated[str, Field(max_length=MAX_HOST_CHARACTERS)], Annotated[int, Field(ge=1, le=65535)]]
+Outcome = Annotated[str, Field(pattern="^[a-z0-9 ]{1,60}$")]  # few words that no terminal minds
 Tag = Annotated[bytes, Field(min_length=TAG_BYTES, max_length=TAG_BYTES)]
 
 
@@ -46,6 +49,20 @@ class Tell(Message):
 
 class Told(Message):
     """They arrived."""
+
+
+class DialBack(Message):
+    """Dial me at these addresses, on fresh connections; my record announces them."""
+
+    method: ClassVar[str] = "members.dial-back"
+    record: Record
+    addresses: Annotated[tuple[Dialable, ...], Field(min_length=1, max_length=MAX_ADDRESSES)]
+
+
+class DialledBack(Message):
+    """How it went, address by address: "reached", or why not, in a few words."""
+
+    outcomes: Annotated[tuple[Outcome, ...], Field(min_length=1, max_length=MAX_ADDRESSES)]
 
 
 class KademliaCall(Message):

@@ -51,6 +51,7 @@ class MemberRecord:
     position: int = 0  # how many windows of data the peer has drawn
     num_inner_steps: int = 0
     tokens_per_second: float = 0.0
+    reachable: bool | None = None  # whether others could dial it when it last had them try; None: not known yet
 
     @property
     def age_key(self) -> tuple[float, int, bool]:
@@ -67,19 +68,23 @@ class MemberRecord:
         fields = [
             public_key_of(self.peer), self.run_id, addresses, ROLES.index(self.role), float(self.issued_at),
             self.sequence, float(self.lifetime), self.gone, self.position, self.num_inner_steps,
-            float(self.tokens_per_second),
+            float(self.tokens_per_second), self.reachable,
         ]  # fmt: skip
         return _sign(identity, "member-record", fields, MAX_MEMBER_BYTES)
 
     @classmethod
     def from_bytes(cls, data: bytes, *, run_id: RunId, now: float, verify: Verify = identity.verify) -> "MemberRecord":
         """Return the record in `data` if its peer signed it for this run; ValueError says why it is refused."""
-        body, signature, values = _open(data, 11, MAX_MEMBER_BYTES)
-        key, run, addresses, role, issued_at, sequence, lifetime, gone, position, num_inner_steps, rate = values
+        body, signature, values = _open(data, 12, MAX_MEMBER_BYTES)
+        key, run, addresses, role, issued_at, sequence, lifetime, gone, position, num_inner_steps, rate, reachable = (
+            values
+        )
         if _bytes(run, DIGEST_BYTES) != run_id:
             raise ValueError("the record belongs to another run")
         if type(gone) is not bool:
             raise ValueError("`gone` is true or false")
+        if reachable is not None and type(reachable) is not bool:
+            raise ValueError("`reachable` is true, false or nil")
         record = cls(
             peer=peer_id_from_public_key(_bytes(key, 32)),
             run_id=run_id,
@@ -92,6 +97,7 @@ class MemberRecord:
             position=_count(position, MAX_COUNT),
             num_inner_steps=_count(num_inner_steps, MAX_COUNT),
             tokens_per_second=_real(rate, 1e12),
+            reachable=reachable,
         )
         if record.expires_at <= now:
             raise ValueError("the record has expired")

@@ -4,10 +4,10 @@ import math
 from typing import Any
 
 from p2ptrain.ids import digest, format_run_id
-from p2ptrain.link import LinkPeer
 from p2ptrain.monitor.snapshot import MAX_MEMBERS_NAMED, HeadStatus, PeerStatus
 from p2ptrain.peer import Peer
 
+MAX_REASON = 1000  # characters: eight addresses with a reason each
 
 def status_of(peer: Peer) -> PeerStatus:
     """Return the peer as it sees itself and the swarm now."""
@@ -46,14 +46,17 @@ def status_of(peer: Peer) -> PeerStatus:
         num_connections=counters["num_connections"],
         bytes_sent=counters["bytes_sent"],
         bytes_received=counters["bytes_received"],
-        members=_members(peer),
+        members=tuple(map(str, peer.members.dialable()[:MAX_MEMBERS_NAMED])),
+        undialable=_undialable(peer),
+        can_be_dialled=peer.members.own_record.reachable,
+        not_dialled_because=peer.members.reachability.verdict.why[:MAX_REASON],
     )  # fmt: skip
 
 
-def _members(peer: Peer) -> tuple[str, ...]:
-    """Return the others that are alive and where they can be dialled, for whoever asks the whole swarm."""
-    dialable = [record for record in peer.members.live() if record.addresses]
-    return tuple(str(LinkPeer(record.peer, record.addresses[0])) for record in dialable[:MAX_MEMBERS_NAMED])
+def _undialable(peer: Peer) -> tuple[str, ...]:
+    """Return the others that are alive and that nobody can dial, so that whoever asks the swarm misses them by name."""
+    hidden = [record.peer for record in peer.members.live() if record.reachable is False]
+    return tuple(hidden[:MAX_MEMBERS_NAMED])
 
 
 def _phase(peer: Peer) -> str:

@@ -54,3 +54,8 @@ class PeerStatus(Message):
     members: Annotated[
         tuple[Text, ...], Field(max_length=MAX_MEMBERS_NAMED)
     ] = ()  # PEER_ID@host:port of others alive in its view
+    undialable: Annotated[
+        tuple[Text, ...], Field(max_length=MAX_MEMBERS_NAMED)
+    ] = ()  # PEER_ID of others alive in its view that nobody can dial
+    can_be_dialled: bool | None = None  # None: not known yet
+    not_dialled_because: Text = ""

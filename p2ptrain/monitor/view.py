@@ -18,7 +18,7 @@ from rich.text import Text
 
 from p2ptrain.events import Event
 from p2ptrain.monitor.snapshot import PeerStatus
-from p2ptrain.monitor.wording import amount, in_plain_words, level, printable
+from p2ptrain.monitor.wording import amount, dialled, in_plain_words, level, printable
 
 REFRESH_INTERVAL: Final = 0.5  # seconds between two drawings of the screen: a few milliseconds each
 LINE_INTERVAL: Final = 5.0  # seconds between two plain lines: a night fits into a log of 1 MB
@@ -120,6 +120,7 @@ def plain_line(status: PeerStatus) -> str:
     return (
         f"{what_it_does(status)} · {counts(status)} · "
         f"{amount(status.tokens_merged)} of {amount(status.tokens)} tokens merged · validation loss {level(status.validation_loss)}"
+        + ("" if status.can_be_dialled is None else f" · {dialled(status.can_be_dialled, status.not_dialled_because)}")
     )
 
 
@@ -148,7 +149,10 @@ def screen(status: PeerStatus, latest: Iterable[str]) -> RenderableType:
             f"in the shared model; computing {status.utilisation:.0%} of the time"
         ),
         "shared model": f"validation loss {level(status.validation_loss)} at update {status.validation_version} · {_parts(status)}",
-        "network": f"{status.num_connections} connections, {amount(status.bytes_sent)}B out, {amount(status.bytes_received)}B in",
+        "network": (
+            f"{status.num_connections} connections, {amount(status.bytes_sent)}B out, {amount(status.bytes_received)}B in; "
+            f"{dialled(status.can_be_dialled, status.not_dialled_because)}"
+        ),
         "invite": "the line above; `p2ptrain status LINK` prints a link with who is alive now",
     }
     lines = [Text.assemble((f"{name:<13}", "bold"), printable(text)) for name, text in rows.items()]

@@ -47,6 +47,21 @@ def level(number: float) -> str:
     return f"{number:.3f}" if math.isfinite(number) else "–"
 
 
+def dialled(can_be_dialled: bool | None, why: str) -> str:
+    """Return whether others can dial a peer, and why not."""
+    if can_be_dialled is None:
+        return "can be dialled: not known yet"
+    return "can be dialled: yes" if can_be_dialled else f"can be dialled: no ({printable(why) or 'no reason given'})"
+
+
+def _reachability(fields: Fields) -> str:
+    if fields.get("state") == "reachable":
+        return f"others can dial this machine at {', '.join(map(str, fields.get('addresses') or ()))}"
+    reasons = fields.get("reasons") or {}
+    why = ", ".join(f"{address}: {reason}" for address, reason in reasons.items()) or "no address to dial"
+    return f"nobody can dial this machine, so it leads no rounds and trains as well as any ({why})"
+
+
 def _stage(fields: Fields) -> str:
     name = str(fields.get("name", ""))
     return f"{_STAGES.get(name, name)} ({_seconds(fields)})"
@@ -79,6 +94,7 @@ _SENTENCES: Final[dict[str, Callable[[Fields], str]]] = {
     "training": lambda fields: "training has begun",
     "isolated": lambda fields: "no other peer can be reached; training goes on, the work is kept, and it keeps trying",
     "rejoined": lambda fields: f"back in touch with {fields.get('num_peers')} other peers",
+    "reachability": _reachability,
     "reorg": _reorganised,
     "resync": _resynced,
     "state-mismatch": lambda fields: (

@@ -23,5 +23,9 @@ class AddressBook:
         if len(self._addresses) > MAX_PEERS:
             del self._addresses[next(iter(self._addresses))]
 
+    def forget(self, peer: PeerId) -> None:
+        """Drop what is known of a peer: it says itself that nobody can dial it."""
+        self._addresses.pop(peer, None)
+
     def of(self, peer: PeerId) -> list[Address]:
         return list(self._addresses.get(peer, []))

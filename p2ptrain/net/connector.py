@@ -43,6 +43,10 @@ class SelfDialError(NetworkError):
     """The address that was dialled is our own."""
 
 
+class WrongPeerError(NetworkError):
+    """Somebody is at the address that was dialled, but not the peer that was expected."""
+
+
 @dataclass(kw_only=True)
 class OwnEnd:
     """What we say of ourselves in every HELLO."""
@@ -99,6 +103,30 @@ class Connector:
         """Connect to an address; DIAL_ERRORS say what is there instead of the (expected) peer."""
         if self._own_addresses.get(address, 0.0) > self._context.clock.monotonic():
             raise SelfDialError("this is myself")
+        stream, peer = await self._open(address, expected)
+        self._num_dials += 1
+        hello = self._own.hello(lane, self._num_dials)
+        try:
+            theirs = await self._greet(stream, peer, hello)
+        except SelfDialError:
+            self._own_addresses[address] = self._context.clock.monotonic() + OWN_ADDRESS_WINDOW
+            raise
+        session = self._take_on(stream, peer, hello, theirs, dial=hello.dial)
+        self._book.learn(peer, [address])
+        return session
+
+    async def probe(self, address: Address, expected: PeerId) -> None:
+        """Find out whether a peer can be dialled at an address; DIAL_ERRORS say what is there instead.
+
+        The connection is fresh, ends with the handshake, and touches no other: it never enters the pool.
+        """
+        stream, peer = await self._open(address, expected)
+        self._num_dials += 1
+        await self._greet(stream, peer, self._own.hello("probe", self._num_dials))
+        await stream.close()
+
+    async def _open(self, address: Address, expected: PeerId | None) -> tuple[SecureStream, PeerId]:
+        """Connect to an address and return who is there."""
         raw = await self._network.connect(address)
         try:
             stream = await self._network.secure(raw, self._own.identity, server=False)
@@ -107,15 +135,8 @@ class Connector:
         peer = peer_id_from_public_key(stream.remote_public_key)
         if expected is not None and peer not in (expected, self._own_id):
             stream.abort()
-            raise NetworkError(f"another peer is there: {peer}, not {expected}")
-        self._num_dials += 1
-        try:
-            session = await self._establish(stream, peer, self._own.hello(lane, self._num_dials), dial=self._num_dials)
-        except SelfDialError:
-            self._own_addresses[address] = self._context.clock.monotonic() + OWN_ADDRESS_WINDOW
-            raise
-        self._book.learn(peer, [address])
-        return session
+            raise WrongPeerError(f"another peer is there: {peer}, not {expected}")
+        return stream, peer
 
     async def reach(self, peer: PeerId, lane: Lane) -> Session:
         """Return a connection to a peer: the one that is up, or a new one, whoever of the two brings it up."""
@@ -210,22 +231,33 @@ class Connector:
         try:
             stream = await self._network.secure(raw, self._own.identity, server=True)
             peer = peer_id_from_public_key(stream.remote_public_key)
-            await self._establish(stream, peer, self._own.hello("", 0), dial=None)
+            hello = self._own.hello("", 0)
+            theirs = await self._greet(stream, peer, hello)
+            if theirs.lane == "probe":
+                await stream.close()
+            else:
+                self._take_on(stream, peer, hello, theirs, dial=None)
         except DIAL_ERRORS:
             self.num_failed_handshakes += 1  # port scans, other protocols, other runs: nobody's news
         except asyncio.CancelledError:
             raw.abort()
             raise
 
-    async def _establish(self, stream: SecureStream, peer: PeerId, hello: Hello, *, dial: int | None) -> Session:
+    async def _greet(self, stream: SecureStream, peer: PeerId, hello: Hello) -> Hello:
+        """Shake hands and return the other end's HELLO; the stream is closed if either end turns the other away."""
         try:
-            theirs = await shake_hands(stream, hello, lambda theirs: self._judge(stream, peer, theirs))
+            return await shake_hands(
+                stream, hello, lambda theirs: self._judge(stream, peer, theirs, hello.lane or theirs.lane)
+            )
         except P2PTrainError:
             await stream.close()
             raise
         except asyncio.CancelledError:
             stream.abort()
             raise
+
+    def _take_on(self, stream: SecureStream, peer: PeerId, hello: Hello, theirs: Hello, *, dial: int | None) -> Session:
+        """Make a session of a connection on which both HELLOs were accepted."""
         lane = hello.lane or theirs.lane
         session = Session(self._context, stream, peer, theirs, lane=lane, dial=dial)
         self._pool.add(session)
@@ -234,12 +266,14 @@ class Connector:
             self._context.tasks.spawn(f"verify {short(peer)}", self._verify(best))
         return session
 
-    async def _judge(self, stream: SecureStream, peer: PeerId, hello: Hello) -> None:
+    async def _judge(self, stream: SecureStream, peer: PeerId, hello: Hello, lane: Lane) -> None:
         """Raise what speaks against a connection."""
         if peer == self._own_id:
             if hello.nonce == self._own.nonce:
                 raise SelfDialError("this is myself")
             raise self._duplicate(peer, stream.remote)
+        if lane == "probe":
+            return  # it replaces nothing and takes no room
         for older in self._pool.of_other_process(peer, hello.nonce):
             if await older.probe(PROBE_TIMEOUT):
                 raise self._duplicate(peer, older.remote)

@@ -168,13 +168,31 @@ class Transport:
         self._check_open()
         return (await self._connector.dial(address, "control", expected)).peer
 
+    async def probe(self, address: Address, expected: PeerId) -> None:
+        """Dial a peer on a fresh connection that ends with the handshake and disturbs no other; errors as in `dial`."""
+        self._check_open()
+        await self._connector.probe(address, expected)
+
     def learn(self, peer: PeerId, addresses: Sequence[Address]) -> None:
         """Remember where a peer can be dialled: from verified records only."""
         if peer != self.peer_id:
             self._book.learn(peer, addresses)
 
+    def forget(self, peer: PeerId) -> None:
+        """Forget where a peer could be dialled: from now on it is reached over its own connections only."""
+        self._book.forget(peer)
+
     def addresses_of(self, peer: PeerId) -> list[Address]:
         return self._book.of(peer)
+
+    def remote_of(self, peer: PeerId) -> Address | None:
+        """Return the other end's address of the control connection with a peer, as this machine sees it."""
+        session = self._pool.best(peer, "control")
+        return None if session is None else session.remote
+
+    def has_dialled(self, peer: PeerId) -> bool:
+        """Return whether a connection with a peer is up that we dialled: so it can be, from here."""
+        return any(session.is_dialler for session in self._pool.sessions if session.peer == peer)
 
     def connected(self) -> list[PeerId]:
         """Return the peers with a live control connection, sorted."""

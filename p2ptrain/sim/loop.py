@@ -47,6 +47,8 @@ class _NumberedTask(asyncio.Task[Any]):
 
     def __init__(self, number: int, coroutine: Coroutine[Any, Any, Any], **arguments: Any) -> None:
         self._number = number  # before Task's own constructor, which already hashes the task
+        context: Context | None = arguments.get("context")
+        self.process = CURRENT_PROCESS.get() if context is None else context.get(CURRENT_PROCESS)
         super().__init__(coroutine, **arguments)
 
     def __hash__(self) -> int:

@@ -6,27 +6,26 @@
         ...
     world.run(story())
 
-A host's disk outlives its process: `world.kill` ends the process, `world.runtime` starts the next one on that disk.
+A machine (disk, clock, processors) outlives its process: `world.kill` ends the process, `world.runtime` starts the next
+one there.
 """
 
 import asyncio
 import random
-import re
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
-from p2ptrain.errors import StorageError
 from p2ptrain.ids import digest
 from p2ptrain.runtime import Runtime
 from p2ptrain.sim import loop as virtual
+from p2ptrain.sim.compute import SimCompute
 from p2ptrain.sim.network import SimNetwork
 from p2ptrain.sim.process import SimProcess
+from p2ptrain.sim.storage import MountedStorage, SimStorage
 
 Result = TypeVar("Result")
 
 WALL_START: Final = 1_700_000_000.0  # s since 1970 at virtual second 0
-STORAGE_NAME: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)
 
 
 class SimClock:
@@ -56,96 +55,31 @@ class SimEntropy:
         return self._random
 
 
-class SimDrive:
-    """Calls `step` each time `step_seconds` of virtual time have passed."""
-
-    def __init__(self, step: Callable[[], float], step_seconds: float) -> None:
-        self._stopping = False
-        self._task = asyncio.create_task(self._drive(step, step_seconds))
-
-    def stop(self) -> None:
-        self._stopping = True
-
-    async def stopped(self) -> None:
-        await asyncio.shield(self._task)
-
-    def cancel(self) -> None:
-        """End at once, as a killed process does."""
-        self._task.cancel()
-
-    async def _drive(self, step: Callable[[], float], step_seconds: float) -> None:
-        while not self._stopping:
-            await asyncio.sleep(step_seconds)
-            if not self._stopping:
-                await asyncio.sleep(step())
-
-
-class SimCompute:
-    """Runs work inline; a driven step costs `step_seconds` of virtual time."""
-
-    def __init__(self, step_seconds: float = 1.0) -> None:
-        self.step_seconds = step_seconds
-        self._drives: list[SimDrive] = []
-
-    async def run(self, function: Callable[..., Result], *args: Any) -> Result:
-        await asyncio.sleep(0)  # others get a turn, as they do while a thread works
-        return function(*args)
-
-    def drive(self, step: Callable[[], float]) -> SimDrive:
-        drive = SimDrive(step, self.step_seconds)
-        self._drives.append(drive)
-        return drive
-
-    def post(self, function: Callable[..., None], *args: Any) -> None:
-        with suppress(RuntimeError):  # outside a run there is no loop any more
-            asyncio.get_running_loop().call_soon(function, *args)
-
-    def kill(self) -> None:
-        for drive in self._drives:
-            drive.cancel()
-
-
-class SimStorage:
-    """Named blobs in a dict."""
-
-    def __init__(self) -> None:
-        self._blobs: dict[str, bytes] = {}
-
-    def read(self, name: str) -> bytes | None:
-        return self._blobs.get(_checked(name))
-
-    def write(self, name: str, data: bytes | bytearray | memoryview) -> None:
-        self._blobs[_checked(name)] = bytes(data)
-
-    def delete(self, name: str) -> None:
-        self._blobs.pop(_checked(name), None)
-
-    def names(self) -> list[str]:
-        return sorted(self._blobs)
-
-
 class SimWorld:
     """One seed, one network, any number of hosts."""
 
     def __init__(self, *, seed: int, latency: float = 0.01) -> None:
         self.seed = seed
-        self.network = SimNetwork(latency=latency)
+        self.network = SimNetwork(latency=latency, seed=seed)
         self._disks: dict[str, SimStorage] = {}
+        self._clocks: dict[str, SimClock] = {}
         self._computes: dict[str, SimCompute] = {}
         self._num_starts: dict[str, int] = {}
         self._processes: dict[str, SimProcess] = {}
 
-    def runtime(self, host: str, *, wall_skew: float = 0.0, step_seconds: float = 1.0) -> Runtime:
-        """Start a process on a host: new chance and ports, the disk that was there."""
+    def runtime(self, host: str, *, wall_skew: float | None = None, step_seconds: float | None = None) -> Runtime:
+        """Start a process on a host: new chance and connections, the machine that was there (changed as given)."""
         start = self._num_starts[host] = self._num_starts.get(host, 0) + 1
-        self._processes[host] = SimProcess(host, start)
-        compute = self._computes[host] = SimCompute(step_seconds)
+        process = self._processes[host] = SimProcess(host, start)
+        clock, compute = self.clock(host), self.compute(host)
+        clock.wall_skew = clock.wall_skew if wall_skew is None else wall_skew
+        compute.step_seconds = compute.step_seconds if step_seconds is None else step_seconds
         return Runtime(
-            clock=SimClock(wall_skew),
+            clock=clock,
             entropy=SimEntropy(digest("sim-entropy", f"{self.seed} {host} {start}".encode())),
-            network=self.network.host(host),
+            network=self.network.host(host, process),
             compute=compute,
-            storage=self.disk(host),
+            storage=MountedStorage(self.disk(host), process),
         )
 
     def process(self, host: str) -> SimProcess:
@@ -155,12 +89,22 @@ class SimWorld:
     def disk(self, host: str) -> SimStorage:
         return self._disks.setdefault(host, SimStorage())
 
-    def kill(self, host: str) -> None:
-        """End the process on a host without a word: connections reset, learner gone, disk kept.
+    def clock(self, host: str) -> SimClock:
+        return self._clocks.setdefault(host, SimClock())
+
+    def compute(self, host: str) -> SimCompute:
+        """Return the processors of a host; what is set there stays when the process ends."""
+        if host not in self._computes:
+            chance = random.Random(digest("sim-compute", f"{self.seed} {host}".encode()))
+            self._computes[host] = SimCompute(chance=chance, disk_seconds=self.disk(host).take_seconds)
+        return self._computes[host]
+
+    def kill(self, host: str, *, silent: bool = False) -> None:
+        """End the process on a host without a word: connections reset (silent: not even that), learner gone, disk kept.
 
         Its tasks see a dead network; whoever started them cancels them.
         """
-        self.network.kill(host)
+        self.network.kill(host, silent=silent)
         if host in self._processes:
             self._processes[host].end()
         if host in self._computes:
@@ -169,9 +113,3 @@ class SimWorld:
     def run(self, story: Coroutine[Any, Any, Result]) -> Result:
         """Run a story from virtual second 0."""
         return virtual.run(story)
-
-
-def _checked(name: str) -> str:
-    if not STORAGE_NAME.fullmatch(name) or ".." in name:
-        raise StorageError(f"{name!r} is no name for a blob: words of letters, digits, '.', '_', '-', divided by '/'")
-    return name

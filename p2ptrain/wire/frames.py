@@ -82,7 +82,9 @@ class Hello(Greeting):
 
     run_id: Annotated[bytes, Field(min_length=32, max_length=32)]
     nonce: Annotated[bytes, Field(min_length=16, max_length=16)]  # random, once per start of a process
-    lane: Annotated[str, Field(pattern="^(control|bulk|)$")]  # what the dialler wants of it; empty from the listener
+    lane: Annotated[
+        str, Field(pattern="^(control|bulk|probe|)$")
+    ]  # what the dialler wants of it; empty from the listener
     dial: Annotated[int, Field(ge=0, lt=1 << 62)]  # the dialler's count of its dials; 0 from the listener
     record: Annotated[bytes, Field(max_length=MAX_RECORD_BYTES)] = b""
 
