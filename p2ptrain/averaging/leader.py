@@ -54,6 +54,7 @@ TIMER_SLACK = 1e-6  # seconds; an event loop may run a timer that much before it
 LEAST_RETRY_INTERVAL = 0.25  # seconds after a failed attempt; else a quarter of an interval, five steps of twenty
 MAX_NORM = 1e4  # of one tensor's pseudo-gradient; ours are below 100
 FIRST_STEP_SECONDS = 0.1  # until a member has said how long its steps are
+FIRST_STEP_PATIENCE = 5.0  # seconds until members are called again when none of them has made a step yet
 LATENESS_MEMORY = 64  # arrivals from which the grace window is learnt: about the last ten rounds of a small swarm
 
 
@@ -192,15 +193,19 @@ class Leader:
 
     def _times(self) -> RoundTimes:
         """Return the durations of a round on this head: they follow from how long inner steps take."""
-        rounds, head = self._config.rounds, self._head
-        steps = [*(envelope.step_seconds for envelope in head.envelopes), *self._step_seconds.values()]
-        step_seconds = median_low([seconds for seconds in steps if seconds > 0.0] or [FIRST_STEP_SECONDS])
+        rounds = self._config.rounds
+        step_seconds = median_low(self._steps() or [FIRST_STEP_SECONDS])
         interval = max(rounds.inner_steps * step_seconds, rounds.least_interval)
         return RoundTimes(
             interval=interval, lonely_window=rounds.lonely_intervals * interval,
             grace_window=grace_window(self._lateness, step_seconds=step_seconds, longest=rounds.grace_fraction * interval),
             collect_timeout=max(interval, LEAST_COLLECT_TIMEOUT),
         )  # fmt: skip
+
+    def _steps(self) -> list[float]:
+        """Return how long inner steps take, by the head and by what members said (s); empty before anybody made one."""
+        steps = [*(envelope.step_seconds for envelope in self._head.envelopes), *self._step_seconds.values()]
+        return [seconds for seconds in steps if seconds > 0.0]
 
     def _new_round(self) -> Round:
         return Round(
@@ -260,7 +265,8 @@ class Leader:
         self._events.emit("round-aborted", fragment=self._fragment.index, version=version, reason=decision.reason)
         self._received = {}
         again = self._new_round()
-        again.not_before = self._runtime.clock.monotonic() + max(LEAST_RETRY_INTERVAL, this_round.times.interval / 4)
+        retry_after = max(LEAST_RETRY_INTERVAL, this_round.times.interval / 4) if self._steps() else FIRST_STEP_PATIENCE
+        again.not_before = self._runtime.clock.monotonic() + retry_after
         again.registered, again.leads = dict(this_round.registered), dict(this_round.leads)
         self._round = again
 

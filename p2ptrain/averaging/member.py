@@ -101,12 +101,16 @@ class Member:
         """Stay registered with a candidate; return when it is lost, does not answer, or never makes a commit."""
         self._leader, self._leader_lost = candidate, asyncio.Event()
         clock = self._runtime.clock
-        interval = self._config.rounds.inner_steps * self._learner.progress.step_seconds  # 0 before the first step
-        gives_up_at = clock.monotonic() + max(MAX_STALLED_INTERVALS * interval, 4 * LEAST_PATIENCE)
-        while clock.monotonic() < gives_up_at:
-            accepted = await self._register(candidate, head)
-            if accepted is None:
+        began_at, accepted = clock.monotonic(), True
+        while True:
+            interval = self._config.rounds.inner_steps * self._learner.progress.step_seconds  # 0 before the first step:
+            patience = max(MAX_STALLED_INTERVALS * interval, 4 * LEAST_PATIENCE)  # then no leader is late with a commit
+            if (interval or not accepted) and clock.monotonic() >= began_at + patience:
                 return
+            answer = await self._register(candidate, head)
+            if answer is None:
+                return
+            accepted = answer
             pause = max(LEAST_PATIENCE, interval) if accepted else RETRY_INTERVAL
             try:
                 async with asyncio.timeout(pause):

@@ -27,7 +27,8 @@ class Rounds:
         others: Callable[[], Sequence[PeerId]], can_lead: Callable[[PeerId], bool], num_live: Callable[[], int],
     ) -> None:  # fmt: skip
         self._sync, self._config, self._transport = sync, config, transport
-        self._runtime, self._events, self._signer, self._others, self._can_lead = runtime, events, signer, others, can_lead
+        self._runtime, self._events, self._signer = runtime, events, signer
+        self._others, self._can_lead = others, can_lead
         self._tasks = TaskOwner(events)
         self._members: list[Member] = []
         self._leaders = [

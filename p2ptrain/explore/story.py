@@ -13,6 +13,7 @@ import contextlib
 import random
 import traceback
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -137,9 +138,9 @@ class Story:
     async def _begin(self, chance: random.Random) -> None:
         swarm = self.swarm
         host_trains = chance.random() < 0.5
-        first = await swarm.host(train=host_trains, step_seconds=STEP_SECONDS)
+        first = await swarm.host(train=host_trains)
         self._cast.bootstrap = first
-        self._trouble = Trouble(swarm, step_seconds=STEP_SECONDS, bootstrap=first)
+        self._trouble = Trouble(swarm, bootstrap=first)
         if not host_trains:
             self._trouble.observers.add(first)
         swarm.on_message = self._hear_message
@@ -147,7 +148,7 @@ class Story:
         for number in range(self._plan.peers - 1):
             await asyncio.sleep(chance.uniform(0.0, 1.0))
             if number == 0:
-                self._trouble.observers.add(await swarm.join(train=False, step_seconds=STEP_SECONDS))
+                self._trouble.observers.add(await swarm.join(train=False))
             else:
                 await swarm.join(step_seconds=STEP_SECONDS)
 
@@ -221,10 +222,10 @@ class Story:
         while not armed.done.is_set():
             hosts = list(self.swarm.peers)
             left = chance.sample(hosts, len(hosts) // 2)
-            number = self._trouble.cut(left, [host for host in self.swarm.host_names if host not in left])
+            mend = self._trouble.part(left, [host for host in self.swarm.host_names if host not in left])
             await asyncio.sleep(INNER_STEPS * STEP_SECONDS * chance.uniform(1.2, 1.7))
             armed.skip = chance.randrange(3)
-            self._trouble.end_cut(number)
+            mend()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(15.0):
                     await armed.done.wait()
@@ -294,7 +295,7 @@ class Story:
         fault = armed.fault
         self.outcome.hits.append((fault.number, fault.cell, round(self._now, 3)))
         if armed.delay and fault.phase not in ("starting", "syncing", "leaving"):
-            asyncio.get_running_loop().call_later(armed.delay, self._begin_trouble, armed, victim)
+            asyncio.get_running_loop().call_later(armed.delay, self._begin_trouble, armed, victim, context=Context())
         else:
             self._begin_trouble(armed, victim)
 
@@ -335,4 +336,4 @@ def make_hunted_swarm(config: RunConfig, plan: Plan) -> SimSwarm:
         from p2ptrain.sim.profiles import load_network_profile
 
         network = load_network_profile(plan.network)
-    return SimSwarm(config, seed=plan.seed, latency=0.05, network=network)
+    return SimSwarm(config, seed=plan.seed, latency=0.05, network=network, step_seconds=STEP_SECONDS)

@@ -17,18 +17,17 @@ from p2ptrain.sim.swarm import SimSwarm
 MAX_ALIVE: Final = 12  # peers; before one more joins, an old one goes for good
 MAX_SKEW: Final = 240.0  # s that a clock is wrong: two of them differ by less than the protocol's ten minutes
 SLOW_BYTES_PER_SECOND: Final = 40_000.0
+STRAGGLER: Final = 10.0
 RESTART_ATTEMPTS: Final = 12  # to bring a peer back that cannot reach anybody yet
 RESTART_INTERVAL: Final = 5.0  # s between them
 
 class Trouble:
     """Makes trouble for hosts of a swarm, and ends it."""
 
-    def __init__(self, swarm: SimSwarm, *, step_seconds: float, bootstrap: str) -> None:
-        self._swarm, self._step_seconds, self._bootstrap = swarm, step_seconds, bootstrap
-        self._cuts: dict[int, tuple[list[str], list[str], bool]] = {}
+    def __init__(self, swarm: SimSwarm, *, bootstrap: str) -> None:
+        self._swarm, self._bootstrap = swarm, bootstrap
         self._undo: dict[int, Callable[[], None]] = {}  # what ends the trouble that is under way, by number
         self._number = 0
-        self._tasks: dict[asyncio.Task[None], None] = {}
         self._liars: dict[str, int] = {}
         self.down: set[str] = set()
         """Hosts whose process is dead, on its way out, or on its way back."""
@@ -60,8 +59,9 @@ class Trouble:
             self.spawn(self.bring_back(host, after=chance.uniform(2.0, 15.0)))
 
     def _freeze(self, victim: str, chance: random.Random) -> None:
-        self._swarm.freeze(victim)
-        self._later(chance.choice([1.0, 4.0, 12.0, 40.0]), lambda: self._swarm.thaw(victim))
+        process = self._swarm.world.process(victim)
+        process.freeze()
+        self._later(chance.choice([1.0, 4.0, 12.0, 40.0]), process.thaw)
 
     def _partition(self, victim: str, chance: random.Random) -> None:
         others = [host for host in self._swarm.host_names if host != victim]
@@ -74,45 +74,37 @@ class Trouble:
         self._cut(left, right, True, chance)
 
     def _cut(self, left: list[str], right: list[str], one_way: bool, chance: random.Random) -> None:
-        number = self._later(chance.choice([3.0, 12.0, 35.0, 60.0]), lambda: self._mend(number))
-        self._cuts[number] = left, right, one_way
-        self._swarm.world.network.partition(left, right, one_way=one_way)
-
-    def cut(self, left: list[str], right: list[str]) -> int:
-        """Part two sets of hosts until `end_cut`; return its number."""
-        self._number += 1
-        number = self._number
-        self._undo[number] = lambda: self._mend(number)
-        self._cuts[number] = left, right, False
-        self._swarm.world.network.partition(left, right)
-        return number
-
-    def end_cut(self, number: int) -> None:
-        self._end(number)
-
-    def _mend(self, number: int) -> None:
-        """End one cut; the network knows only how to end them all, so the others begin again."""
-        self._cuts.pop(number, None)
         network = self._swarm.world.network
-        network.heal()
-        for left, right, one_way in self._cuts.values():
-            network.partition(left, right, one_way=one_way)
+        cut = network.partition(left, right, one_way=one_way)
+        self._later(chance.choice([3.0, 12.0, 35.0, 60.0]), lambda: network.heal(cut))
+
+    def part(self, left: list[str], right: list[str]) -> Callable[[], None]:
+        """Part two sets of hosts; return what joins them again."""
+        network = self._swarm.world.network
+        cut = network.partition(left, right)
+        number = self._note(lambda: network.heal(cut))
+        return lambda: self._end(number)
 
     def _reset(self, victim: str, chance: random.Random) -> None:
-        self._swarm.world.network.reset(victim, None)
+        self._swarm.world.network.reset(victim)
 
     def _slow_down(self, victim: str, chance: random.Random) -> None:
         """A straggler: its steps take ten times as long, or its line is taken by others."""
         seconds = chance.choice([20.0, 45.0])
         if chance.random() < 0.5:
             compute = self._swarm.compute(victim)
-            usual = compute.straggler
-            compute.straggler = 10.0 * usual
-            self._later(seconds, lambda: setattr(compute, "straggler", usual))
+            compute.straggler *= STRAGGLER
+            self._later(seconds, lambda: setattr(compute, "straggler", compute.straggler / STRAGGLER))
         else:
-            network = self._swarm.world.network
+            network, site = self._swarm.world.network, self._swarm.world.network.site(victim)
+            up, down = site.up.bytes_per_second, site.down.bytes_per_second
             network.set_bandwidth(victim, SLOW_BYTES_PER_SECOND)
-            self._later(seconds, lambda: network.set_bandwidth(victim, None))
+
+            def usual() -> None:
+                network.set_bandwidth(victim, up, direction="up")
+                network.set_bandwidth(victim, down, direction="down")
+
+            self._later(seconds, usual)
 
     def _step_clock(self, victim: str, chance: random.Random) -> None:
         clock = self._swarm.clock(victim)
@@ -121,10 +113,11 @@ class Trouble:
             self._later(chance.uniform(5.0, 40.0), lambda: setattr(clock, "wall_skew", 0.0))
 
     def _spoil_disk(self, victim: str, chance: random.Random) -> None:
+        """Full, slow, or one that says that it has what it has not."""
         disk = self._swarm.disk(victim)
-        name = "full" if chance.random() < 0.5 else "loses_unsynced"
-        setattr(disk, name, True)
-        self._later(chance.uniform(20.0, 60.0), lambda: setattr(disk, name, False))
+        name, spoilt, whole = chance.choice([("full", True, False), ("loses_unsynced", True, False), ("write_seconds", 2.0, 0.0)])
+        setattr(disk, name, spoilt)
+        self._later(chance.uniform(20.0, 60.0), lambda: setattr(disk, name, whole))
 
     def _leave(self, victim: str, chance: random.Random) -> None:
         self.down.add(victim)
@@ -181,10 +174,10 @@ class Trouble:
     async def _started(self, host: str) -> bool:
         train = host not in self.observers
         try:
-            if host == self._bootstrap or not self._swarm.peers:
+            if not self._swarm.peers and host == self._bootstrap:
                 await self._swarm.resume(host)
             else:
-                await self._swarm.restart(host, train=train, step_seconds=self._step_seconds)
+                await self._swarm.restart(host, train=train)
         except (P2PTrainError, asyncio.CancelledError):
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -211,19 +204,20 @@ class Trouble:
 
     # The end of it
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(coroutine)
-        self._tasks[task] = None
-        task.add_done_callback(lambda task: self._tasks.pop(task, None))
-        return task
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Do something as the world: trouble often begins in the middle of some peer's work."""
+        self._swarm.spawn(coroutine)
 
     def _later(self, seconds: float, undo: Callable[[], None]) -> int:
         """Undo something after a while, or when everything is healed."""
-        self._number += 1
-        number = self._number
-        self._undo[number] = undo
+        number = self._note(undo)
         self.spawn(self._undo_later(number, seconds))
         return number
+
+    def _note(self, undo: Callable[[], None]) -> int:
+        self._number += 1
+        self._undo[self._number] = undo
+        return self._number
 
     async def _undo_later(self, number: int, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -238,7 +232,6 @@ class Trouble:
         """End all trouble; return the hosts that did not come back in so many virtual seconds."""
         for number in list(self._undo):
             self._end(number)
-        self._cuts.clear()
         self._swarm.world.network.heal()
         for host in self._swarm.host_names:
             self._swarm.clock(host).wall_skew = 0.0

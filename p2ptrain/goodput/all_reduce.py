@@ -12,7 +12,7 @@ fast, and bytes cost no time.
 import math
 import random
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final
 
@@ -32,13 +32,13 @@ class AllReduce:
     steps_per_round: int = 1
     """Inner steps between two all-reduces: 1 is data parallelism, more is local SGD."""
     step_seconds: float = 15.0
-    exchange_seconds: float = 2.0
+    exchange_seconds: float = 1.0
     """The all-reduce itself, when nobody is missing: some round trips between homes."""
     regroup_seconds: float = 15.0
     """From a failed all-reduce until a new group stands."""
     join_seconds: float = 60.0
     """What a newcomer needs before it can take part."""
-    median_lateness: float = 0.5
+    median_lateness: float = 0.25
     """How late a member comes to an all-reduce: lognormal, by busy machines and home links."""
     lateness_spread: float = 1.0
 
@@ -52,6 +52,8 @@ class AllReduceResult:
     """Training that was merged, by what always-on peers would have trained."""
     goodput_while_on: float
     """The same by what the peers could have trained while they were on."""
+    undisturbed: float
+    """`goodput_while_on` if as many peers were on, and nobody came or left: what waiting for the last one costs alone."""
     num_rounds: int
     num_failed: int
     """All-reduces that somebody was missing from."""
@@ -102,7 +104,7 @@ def simulate_all_reduce(
     trained = merged_steps * model.step_seconds
     return AllReduceResult(
         timeout=timeout, goodput=trained / (len(plan) * seconds), goodput_while_on=trained / seconds_on(plan, seconds),
-        num_rounds=num_rounds, num_failed=num_failed,
+        undisturbed=math.nan, num_rounds=num_rounds, num_failed=num_failed,
     )  # fmt: skip
 
 
@@ -125,7 +127,13 @@ def _lateness(num_members: int, timeout: float, model: AllReduce, chance: random
 def tuned(plan: Plan, seconds: float, *, seed: int, model: AllReduce | None = None) -> AllReduceResult:
     """Return what it comes to with the best of `TIMEOUTS`, all tried with the same chance."""
     model = model or AllReduce()
-    return max(
-        (simulate_all_reduce(plan, seconds, timeout, model, chance(seed, "all-reduce")) for timeout in TIMEOUTS),
-        key=lambda result: result.goodput,
+    num_on = max(1, round(seconds_on(plan, seconds) / seconds))
+    always_on: Plan = [[(-model.join_seconds, math.inf)]] * num_on
+    best, undisturbed = (
+        max(
+            (simulate_all_reduce(tried, seconds, timeout, model, chance(seed, "all-reduce")) for timeout in TIMEOUTS),
+            key=lambda result: result.goodput,
+        )
+        for tried in (plan, always_on)
     )
+    return replace(best, undisturbed=undisturbed.goodput)

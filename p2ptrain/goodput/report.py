@@ -121,7 +121,7 @@ def _volunteers(rows: Sequence[VolunteerRow], run: VolunteerRun) -> dict[str, An
     }
 
 
-_SHARES = ("goodput", "goodput_while_on", "trained", "participation")
+_SHARES = ("goodput", "goodput_while_on", "undisturbed", "trained", "participation")
 
 
 def _shares(result: Any) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def draw_goodput(path: Path, paper: PaperPart) -> None:
     axes.plot(published.CHIPS, [100 * inelastic(chips) for chips in published.CHIPS], ":k", label="DP, not elastic")
     axes.plot(published.CHIPS, published.INELASTIC_GOODPUT, "ok")
     axes.set_xscale("log", base=2)
-    axes.set_xticks(published.CHIPS, [f"{chips / 1000:g}k" for chips in published.CHIPS])
+    axes.set_xticks(published.CHIPS, tables.CHIPS)
     axes.set(
         xlabel="chips",
         ylabel="goodput (%)",

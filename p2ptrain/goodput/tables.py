@@ -159,6 +159,11 @@ def volunteers_sheet(rows: Sequence[VolunteerRow], run: VolunteerRun) -> Sheet:
             f"steps of {run.step_seconds:g} s, H = {inner_steps}; network {run.network.name if run.network else 'plain'}.",
             f"p2ptrain: its own peers, in the simulated world. all-reduce/{inner_steps}, /1: a synchronous swarm that reduces "
             f"every {inner_steps} steps or every step, an event model, with the time-out that suits it best.",
+            "Of that, waiting for the last one alone would leave: "
+            + "; ".join(
+                f"{row.num_peers} peers {100 * row.local_sgd.undisturbed:.1f}, {100 * row.all_reduce.undisturbed:.1f}" for row in rows
+            )
+            + ".",
             *(f"{row.num_peers} peers: p2ptrain is left out: {row.left_out}" for row in rows if row.left_out),
         ],
     )  # fmt: skip

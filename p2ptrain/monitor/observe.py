@@ -9,6 +9,7 @@ from p2ptrain.peer import Peer
 
 MAX_REASON = 1000  # characters: eight addresses with a reason each
 
+
 def status_of(peer: Peer) -> PeerStatus:
     """Return the peer as it sees itself and the swarm now."""
     heads = [follower.archive.head for follower in peer.chains.followers]

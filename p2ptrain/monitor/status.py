@@ -21,7 +21,7 @@ from rich.text import Text
 
 from p2ptrain.errors import IncompatibleError, LinkError, P2PTrainError, UnreachableError
 from p2ptrain.events import Events
-from p2ptrain.ids import PeerId, RunId, format_run_id, short
+from p2ptrain.ids import PeerId, RunId, format_run_id, parse_peer_id, short
 from p2ptrain.link import JoinLink, LinkPeer
 from p2ptrain.monitor.snapshot import HeadStatus, PeerStatus
 from p2ptrain.monitor.wording import amount, level, printable
@@ -166,6 +166,17 @@ def _contacts(status: PeerStatus) -> list[LinkPeer]:
     return contacts
 
 
+def _undialable(answers: dict[LinkPeer, PeerStatus]) -> list[PeerId]:
+    """Return the peers that are said to be alive without being dialable, no more than could be asked."""
+    peers: dict[PeerId, None] = {}
+    for text in (text for status in answers.values() for text in status.undialable):
+        try:
+            peers[parse_peer_id(text)] = None
+        except ValueError:
+            continue
+    return list(peers)[:MAX_ASKED]
+
+
 def _nobody_answered(failures: dict[LinkPeer, P2PTrainError]) -> P2PTrainError:
     errors = list(failures.values())
     if all(isinstance(error, (LinkError, IncompatibleError)) for error in errors):
@@ -178,11 +189,13 @@ def _put_together(
     run_id: RunId, answers: dict[LinkPeer, PeerStatus], failures: dict[LinkPeer, P2PTrainError]
 ) -> SwarmStatus:
     statuses = {status.peer: status for status in answers.values()}
+    not_asked = dict.fromkeys(_undialable(answers), "nobody can dial it; it takes part over its own connections")
+    failed = {contact.peer: str(error) for contact, error in failures.items()}
     return SwarmStatus(
         run_id=run_id,
         peers=tuple(statuses[peer] for peer in sorted(statuses)),
         link=JoinLink.of(run_id, answers),
-        unreachable={contact.peer: str(error) for contact, error in failures.items() if contact.peer not in statuses},
+        unreachable={peer: why for peer, why in {**not_asked, **failed}.items() if peer not in statuses},
     )
 
 
@@ -238,12 +251,13 @@ def _table(status: SwarmStatus) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("peer", "doing"):
         table.add_column(name)
-    for name in ("tokens/s", "loss", "steps", "tokens", "merged", "behind", "busy", "connected"):
+    for name in ("tokens/s", "loss", "steps", "tokens", "merged", "behind", "busy", "connected", "dialled"):
         table.add_column(name, justify="right")
     for peer in status.peers:
         table.add_row(
             short(peer.peer), Text(printable(peer.phase)), amount(peer.tokens_per_second),
             level(peer.loss), amount(peer.inner_steps), amount(peer.tokens), amount(peer.tokens_merged),
             str(status.staleness(peer)), f"{peer.utilisation:.0%}", str(peer.num_connections),
+            {True: "yes", False: "no", None: "?"}[peer.can_be_dialled],
         )  # fmt: skip
     return table

@@ -19,12 +19,12 @@ WORLD: Final = Context()
 class Agenda:
     """Events of the network; an event is a function and its one argument."""
 
-    __slots__ = ("_armed_at", "_events", "_is_firing", "_loop", "_number")
+    __slots__ = ("_armed_at", "_events", "_is_firing", "_loop", "num_planned")
 
     def __init__(self) -> None:
         self._events: list[tuple[float, int, Callable[[Any], object], Any]] = []
         self._armed_at = float("inf")  # the earliest instant for which a timer of the loop is set
-        self._number = 0
+        self.num_planned = 0  # events so far
         self._is_firing = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -38,8 +38,8 @@ class Agenda:
         if loop is not self._loop:  # another story of the same world, whose time begins at 0 again
             self._loop, self._armed_at, self._is_firing = loop, float("inf"), False
             self._events.clear()
-        self._number += 1
-        heappush(self._events, (when, self._number, function, argument))
+        self.num_planned += 1
+        heappush(self._events, (when, self.num_planned, function, argument))
         if when < self._armed_at and not self._is_firing:
             self._arm(loop, when)
 

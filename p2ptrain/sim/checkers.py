@@ -19,6 +19,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Final
@@ -202,7 +203,8 @@ class Checkers:
     async def _look_now_and_then(self) -> None:
         while self.violation is None:
             await asyncio.sleep(LOOK_INTERVAL)
-            self.check_now()
+            with suppress(Violation):  # it is noted, and ends the story
+                self.check_now()
 
     def check_now(self) -> None:
         """Look at the peers (at a part of them, in a large swarm), and at what dead ones left behind."""

@@ -171,16 +171,17 @@ class Flow:
         pipe.launch(self._take(count), count, now)
         pipe.progressed()
         if self.burst > 0:
-            self.burst = max(0.0, self.burst - count)
-            if self.burst < 1:
-                self.burst = 0.0
-                self._grow(now)
-        elif now >= self._grow_at and self.rate >= self.cap * (1 - TOLERANCE) and pipe.may_grow:
-            self._grow(now)
-        if self.backlog_bytes:
-            self._begin_chunk(agenda, now)
+            self.burst -= count
+            grows = self.burst < 1
+            self.burst = 0.0 if grows else self.burst
         else:
+            grows = now >= self._grow_at and self.rate >= self.cap * (1 - TOLERANCE) and pipe.may_grow
+        if not self.backlog_bytes:
             pipe.flow_ended(now)
+        elif grows:
+            self._grow(now)  # and goes on at its new rate, once that is known
+        else:
+            self._begin_chunk(agenda, now)
 
     def _grow(self, now: float) -> None:
         """Double TCP's window, once per round trip (slow start)."""

@@ -7,13 +7,16 @@ process can be found.
 
 import asyncio
 from contextvars import Context, ContextVar, copy_context
-from typing import Final
+from typing import ClassVar, Final
 
 CURRENT_PROCESS: Final[ContextVar["SimProcess | None"]] = ContextVar("current_process", default=None)
 
 
 class SimProcess:
     """A process. After its death its tasks may still run to their end, but its ports do nothing any more."""
+
+    num_frozen: ClassVar[int] = 0
+    """Of all worlds: while it is 0, the loop need not ask whose callback it runs."""
 
     def __init__(self, host: str, number: int) -> None:
         """`number` counts the processes that began on this host, from 1."""
@@ -35,10 +38,12 @@ class SimProcess:
         """Let none of its callbacks run until `thaw`; what reaches it meanwhile waits in the kernel's buffers."""
         if self.held is None:
             self.held = []
+            SimProcess.num_frozen += 1
 
     def thaw(self) -> None:
         """Go on: everything that became due meanwhile is run now, in the order in which it became due."""
         held, self.held = self.held, None
+        SimProcess.num_frozen -= held is not None
         for handle in held or ():
             if not handle.cancelled():
                 asyncio.get_running_loop().call_soon(handle._run)  # runs in the handle's own context

@@ -46,16 +46,14 @@ async def somebody_joins(swarm: SimSwarm) -> None:
         await swarm.join()
 
 
-async def somebody_joins_whom_nobody_can_dial(swarm: SimSwarm) -> None:
-    """It leads at times; who starts again then has no bulk connection to it, and has to ask for one."""
-    await swarm.join(hidden=True)
-    for again in list(swarm.peers)[:-1]:
-        if len(swarm.peers) < 5:
-            return  # the victim has fallen
-        swarm.kill(again)
-        await asyncio.sleep(1.0)
-        await swarm.restart(again)
-        await asyncio.sleep(6.0)
+async def somebody_has_only_a_peer_that_nobody_can_dial(swarm: SimSwarm) -> None:
+    """Who is cut off from all others gets the updates from it, and has to ask it for a bulk connection."""
+    hidden = await swarm.join(hidden=True)
+    await asyncio.sleep(8.0)
+    cut_off = list(swarm.peers)[1]
+    swarm.world.network.partition([cut_off], [host for host in swarm.peers if host not in (cut_off, hidden)])
+    await asyncio.sleep(12.0)
+    swarm.world.network.heal()
 
 
 async def somebody_misses_commits(swarm: SimSwarm) -> None:
@@ -75,7 +73,8 @@ NEEDED: dict[str, Callable[[SimSwarm], Coroutine[None, None, None]]] = {
     fragments.GetSnapshot.method: somebody_joins,
     fragments.GetCommits.method: somebody_misses_commits,
     averaging.Decline.method: everybody_drains,
-    "transport.open-bulk": somebody_joins_whom_nobody_can_dial,
+    discovery.DialBack.method: somebody_joins,
+    "transport.open-bulk": somebody_has_only_a_peer_that_nobody_can_dial,
 }
 
 
