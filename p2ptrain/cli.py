@@ -98,13 +98,41 @@ def _status(arguments: argparse.Namespace) -> int:
 def _simulate(arguments: argparse.Namespace) -> int:
     from p2ptrain.simulate.supervisor import SimulateOptions, simulate
 
+    if arguments.virtual:
+        return _simulate_virtually(arguments)
+    for name in ("network", "hours", "learner", "step_seconds", "scenario", "trace", "no_churn"):
+        if getattr(arguments, name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} goes with --virtual: real processes have a real network and clock"
+            )
     options = SimulateOptions(
-        run=arguments.run, num_peers=arguments.peers, seconds=arguments.seconds, kill_one_every=arguments.kill_one_every,
+        run=arguments.run, num_peers=4 if arguments.peers is None else arguments.peers,
+        seconds=60.0 if arguments.seconds is None else arguments.seconds, kill_one_every=arguments.kill_one_every,
         kill_leader_every=arguments.kill_leader_every, late_join_at=arguments.late_join_at, seed=arguments.seed,
         report=arguments.report, data=arguments.data,
     )  # fmt: skip
     summary = run(lambda: simulate(options, Console()))
     return ExitCode.OK if summary["anchors_agree"] else ExitCode.JUDGEMENT
+
+
+def _simulate_virtually(arguments: argparse.Namespace) -> int:
+    from p2ptrain.real.clock import SystemClock
+    from p2ptrain.simulate.options import VirtualOptions
+    from p2ptrain.simulate.virtual import simulate_virtually
+
+    if arguments.seconds is not None and arguments.hours is not None:
+        raise ConfigError("--seconds and --hours: give one of them")
+    hours = arguments.seconds / 3600.0 if arguments.seconds is not None else arguments.hours
+    options = VirtualOptions(
+        run=arguments.run, num_peers=8 if arguments.peers is None else arguments.peers, hours=1.0 if hours is None else hours,
+        network=arguments.network or "home-internet", seed=arguments.seed, learner=arguments.learner,
+        step_seconds=arguments.step_seconds, churn=not arguments.no_churn, kill_one_every=arguments.kill_one_every,
+        kill_leader_every=arguments.kill_leader_every, late_join_at=arguments.late_join_at, scenario=arguments.scenario,
+        trace=arguments.trace, report=arguments.report, data=arguments.data,
+    )  # fmt: skip
+    summary = simulate_virtually(options, Console(), SystemClock())
+    is_good = summary["anchors_agree"] and not summary["expectations_not_met"]
+    return ExitCode.OK if is_good else ExitCode.JUDGEMENT
 
 
 def _goodput(arguments: argparse.Namespace) -> int:
@@ -367,8 +395,8 @@ def _add_peer_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
     seconds = _real(0.1, 1e7)
-    parser.add_argument("--peers", type=_whole(1, 256), default=4, metavar="N", help="peer processes (default 4)")
-    parser.add_argument("--seconds", type=seconds, default=60.0, metavar="S", help="training time (default 60)")
+    parser.add_argument("--peers", type=_whole(1, 5000), metavar="N", help="peers (default 4 processes, or 8 virtual)")
+    parser.add_argument("--seconds", type=seconds, metavar="S", help="training time (default 60; virtual: an hour)")
     parser.add_argument(
         "--kill-one-every", type=seconds, metavar="S", help="SIGKILL a random peer so often; it comes back 5 s later"
     )
@@ -381,12 +409,34 @@ def _add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--report", type=Path, metavar="DIR", help="write summary.json, events.jsonl and loss.png")
     parser.add_argument("--data", default="", metavar="PATH", help='text, for runs whose data.source is "path"')
+    virtual = parser.add_argument_group(
+        "in virtual time", "The same peers in one process on a simulated network: hours in minutes, from a seed."
+    )
+    virtual.add_argument("--virtual", action="store_true", help="simulate clock, network and machines, too")
+    virtual.add_argument("--hours", type=_real(1e-3, 1e5), metavar="H", help="virtual training time (default 1)")
+    virtual.add_argument(
+        "--network", metavar="NETWORK", help="a name in configs/networks/ or a path (default home-internet)"
+    )
+    virtual.add_argument(
+        "--no-churn", action="store_true", help="let nobody come and go as the network's [sessions] say"
+    )
+    virtual.add_argument(
+        "--learner", choices=["torch", "stand-in"], help="the run's model, or a noisy quadratic in its place"
+    )
+    virtual.add_argument(
+        "--step-seconds", type=_real(1e-4, 1e5), metavar="S", help="an inner step on the reference device (default 1)"
+    )
+    virtual.add_argument("--scenario", type=Path, metavar="FILE", help="play a scenario: faults and churn as data")
+    virtual.add_argument("--trace", type=Path, metavar="FILE", help="write every event and message, a line each")
 
 
 def _add_goodput_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="only the paper's part, which takes some seconds")
     parser.add_argument(
-        "--peers", default="8,32", metavar="N,N", help="sizes of the volunteer swarms (default 8,32; up to 512 and more)"
+        "--peers",
+        default="8,32",
+        metavar="N,N",
+        help="sizes of the volunteer swarms (default 8,32; up to 512 and more)",
     )
     parser.add_argument(
         "--hours", type=_real(0.01, 1000.0), default=4.0, metavar="H", help="virtual hours of each (default 4)"
@@ -395,7 +445,9 @@ def _add_goodput_arguments(parser: argparse.ArgumentParser) -> None:
         "--minutes", type=_real(0.01, 1e6), default=15.0, metavar="M",
         help="real minutes for the volunteers; sizes that do not fit are left out (default 15)",
     )  # fmt: skip
-    parser.add_argument("--network", default="home-internet", metavar="NET", help="a name in configs/networks/ or a .toml")
+    parser.add_argument(
+        "--network", default="home-internet", metavar="NET", help="a name in configs/networks/ or a .toml"
+    )
     parser.add_argument("--seed", type=_whole(0, 2**31 - 1), default=0, metavar="K", help="default 0")
     parser.add_argument("--report", type=Path, metavar="DIR", help="write goodput.json, table.md and plots")
 

@@ -22,6 +22,7 @@ class ExitCode(IntEnum):
     INCOMPATIBLE = 9
     DATA = 10
     JUDGEMENT = 11
+    VIOLATION = 12
     INTERRUPTED = 130
 
 

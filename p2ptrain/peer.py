@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from p2ptrain.averaging.merge import Merge, merge
 from p2ptrain.averaging.rounds import Rounds
 from p2ptrain.config import RunConfig
 from p2ptrain.discovery.addresses import announced_addresses, only_loopback
@@ -22,7 +23,7 @@ from p2ptrain.errors import LinkError, NetworkError, Refused, RemoteProtocolErro
 from p2ptrain.events import Events
 from p2ptrain.fragments.chain import Commit
 from p2ptrain.fragments.follower import Adopted
-from p2ptrain.fragments.layout import Layout, make_layout
+from p2ptrain.fragments.layout import Layout, TensorSpec, make_layout
 from p2ptrain.fragments.messages import Done
 from p2ptrain.fragments.state import FragmentState
 from p2ptrain.fragments.store import RunStore, hosted_runs
@@ -73,10 +74,26 @@ class PeerOptions:
     max_connections: int = 256
     use_directory: bool = True
     """Whether to take part in the DHT as well as in gossip."""
+    progress_interval: float = PROGRESS_INTERVAL
+    """Seconds between two accounts of itself, to the log and to the other peers."""
+    validation_interval: float = VALIDATION_INTERVAL
+    """Seconds between two validations of the anchors."""
+    make_training: Callable[[RunConfig, HeldOut | None], Training] | None = None
+    """Makes what a trainer has, in place of the run's own text and model: for simulations and tests."""
+    merge: Merge = merge
+    """Merges a round when this peer leads it, in place of the run's rule: for tests of other rules."""
 
     def prepare(self, config: RunConfig, held_out: HeldOut | None) -> Training:
         """Read the text and make the model as these options say (on a worker thread)."""
+        if self.make_training is not None:
+            return self.make_training(config, held_out)
         return prepare(config, held_out, data=self.data, threads=self.threads, device=self.device)
+
+    def specs(self, config: RunConfig) -> list[TensorSpec]:
+        """Return what a peer that does not train needs to know of the model (on a worker thread)."""
+        if self.make_training is not None:
+            return self.make_training(config, None).task.shapes()
+        return tensor_specs(config)
 
 
 class Peer:
@@ -187,7 +204,7 @@ class Peer:
     async def _join(self, link: JoinLink) -> None:
         warm = (
             self._tasks.spawn("import what training needs", self._runtime.compute.run(import_torch))
-            if self.options.train
+            if self.options.train and self.options.make_training is None
             else None
         )
         started_at = self._runtime.clock.monotonic()
@@ -205,7 +222,7 @@ class Peer:
         config, run = self.manifest.config, self._runtime.compute.run
         if self.options.train:
             self._training = await run(self.options.prepare, config, self.manifest.held_out)
-        specs = self._training.task.shapes() if self._training else await run(tensor_specs, config)
+        specs = self._training.task.shapes() if self._training else await run(self.options.specs, config)
         self._layout = make_layout(specs, config.fragments.count)
         self.manifest.check_layout(self._layout)
         self._stage("prepared", started_at)
@@ -299,7 +316,7 @@ class Peer:
         self._rounds = Rounds(
             sync=self.chains, config=self.manifest.config, transport=self.transport, runtime=self._runtime, events=self.events,
             signer=self._identity, verify=verify, others=self._possible_leaders, can_lead=self.members.can_be_dialled,
-            num_live=self.num_live_trainers,
+            num_live=self.num_live_trainers, merge=self.options.merge,
         )  # fmt: skip
         self._rounds.start(self.learner)
         self.events.emit(
@@ -462,7 +479,7 @@ class Peer:
         tokens_before, at_before = 0, self._runtime.clock.monotonic()
         while True:
             at_before_sleep = self._runtime.clock.monotonic()
-            await asyncio.sleep(PROGRESS_INTERVAL)
+            await asyncio.sleep(self.options.progress_interval)
             progress, now = learner.progress, self._runtime.clock.monotonic()
             if tokens_before == 0 and progress.inner_steps:
                 self.events.emit("training", first_step=progress.inner_steps)
@@ -477,13 +494,13 @@ class Peer:
                 learning_rate=progress.learning_rate, tokens_per_second=rate, utilisation=progress.utilisation,
                 position=progress.position, tokens_merged=sum(tally.merged for tally in tallies) // len(tallies),
                 pending=sum(tally.pending for tally in tallies) // len(tallies), drawn=learner.take_drawn(),
-                loop_lag=round(max(0.0, now - at_before_sleep - PROGRESS_INTERVAL), 4),
+                loop_lag=round(max(0.0, now - at_before_sleep - self.options.progress_interval), 4),
             )  # fmt: skip
 
     async def _validate_now_and_then(self) -> None:
         while True:
             await self.validate()
-            await asyncio.sleep(VALIDATION_INTERVAL)
+            await asyncio.sleep(self.options.validation_interval)
 
     async def validate(self) -> float:
         """Return the validation loss (nats per token) of the anchors as they are now; NaN without a model here."""

@@ -94,6 +94,9 @@ class SecureStream(Protocol):
     async def write(self, *buffers: bytes | bytearray | memoryview) -> None:
         """Queue the buffers in order, then wait until the send buffer is below its bound (256 KiB)."""
 
+    def write_soon(self, data: bytes) -> bool:
+        """Queue some bytes if the send buffer is below its bound; return whether they were queued."""
+
     async def close(self) -> None:
         """Send what is queued, then end; aborts when that takes longer than 2 s."""
 

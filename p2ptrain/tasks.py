@@ -32,6 +32,10 @@ class TaskOwner:
         task.add_done_callback(self._done)
         return task
 
+    def after(self, seconds: float, function: Callable[..., None], *args: Any) -> asyncio.TimerHandle:
+        """Call a function in so many seconds; whoever asks for it also cancels it, at its own end at the latest."""
+        return asyncio.get_running_loop().call_later(seconds, function, *args)  # noqa: TID251 - and where timers begin
+
     def __len__(self) -> int:
         return len(self._tasks)
 

@@ -12,12 +12,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from statistics import median_low
+from statistics import fmean, median_low
 
 import numpy as np
 from numpy.typing import NDArray
 
-from p2ptrain.averaging.merge import Contribution, merge, norms_match
+from p2ptrain.averaging.merge import Contribution, Merge, merge, norms_match
 from p2ptrain.averaging.messages import Called, CallMember, Contribute, Decline, Hold, Register, Registered
 from p2ptrain.averaging.round import Abort, Call, Close, Round, RoundTimes, Wait, grace_window
 from p2ptrain.config import RunConfig
@@ -72,7 +72,9 @@ class Leader:
     def __init__(
         self, *, follower: Follower, sync: ChainSync, config: RunConfig, transport: Transport, runtime: Runtime, events: Events,
         signer: Signs, verify: Verify, tasks: TaskOwner, can_lead: Callable[[PeerId], bool], num_live: Callable[[], int],
+        merge: Merge = merge,
     ) -> None:  # fmt: skip
+        self._merge_rule = merge
         self._follower, self._sync, self._config = follower, sync, config
         self._transport, self._runtime, self._events = transport, runtime, events
         self._signer, self._verify, self._tasks = signer, verify, tasks
@@ -305,6 +307,7 @@ class Leader:
             contributors=list(commit.contributors), tokens=sum(envelope.tokens for envelope in commit.envelopes),
             live=self._num_live(), total_work=commit.total_work, reason=decision.reason, absent=dict(this_round.absent),
             seconds=round(self._runtime.clock.monotonic() - this_round.called_at, 4),
+            staleness=round(fmean(commit.version - 1 - envelope.oldest_version for envelope in commit.envelopes), 3),
         )  # fmt: skip
 
     def _merge(
@@ -314,7 +317,7 @@ class Leader:
         contributions = [Contribution(one.envelope.tokens, one.envelope.steps, one.values) for one in frozen]
         rule, limits = self._config.rounds.merge, self._config.limits
         codec = CODECS[self._config.codec.down]
-        merged = merge(contributions, self._fragment, rule=rule, max_weight_ratio=limits.max_weight_ratio)
+        merged = self._merge_rule(contributions, self._fragment, rule=rule, max_weight_ratio=limits.max_weight_ratio)
         data = codec.encode(merged, seed=head.digest)
         envelopes = tuple(one.envelope for one in frozen)
         committed_at = max(self._runtime.clock.wall(), head.committed_at + 1e-3)

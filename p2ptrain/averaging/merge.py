@@ -24,6 +24,7 @@ arithmetic needs to be good, not fixed.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,14 @@ class Contribution:
     tokens: int
     steps: int
     values: Vector  # (num_elements,)
+
+
+class Merge(Protocol):
+    """How a leader makes one update of a round's contributions: `merge` below, or another pure function."""
+
+    def __call__(
+        self, contributions: Sequence[Contribution], fragment: Fragment, /, *, rule: str, max_weight_ratio: float
+    ) -> Vector: ...
 
 
 def weights(contributions: Sequence[Contribution], max_ratio: float) -> list[float]:

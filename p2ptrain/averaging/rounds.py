@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from p2ptrain.averaging.leader import Leader
 from p2ptrain.averaging.member import Member
+from p2ptrain.averaging.merge import Merge, merge
 from p2ptrain.averaging.messages import Called, CallMember, Contribute, Decline, Hold, Register, Registered
 from p2ptrain.config import RunConfig
 from p2ptrain.errors import Refused
@@ -25,6 +26,7 @@ class Rounds:
     def __init__(
         self, *, sync: ChainSync, config: RunConfig, transport: Transport, runtime: Runtime, events: Events, signer: Signs, verify: Verify,
         others: Callable[[], Sequence[PeerId]], can_lead: Callable[[PeerId], bool], num_live: Callable[[], int],
+        merge: Merge = merge,
     ) -> None:  # fmt: skip
         self._sync, self._config, self._transport = sync, config, transport
         self._runtime, self._events, self._signer = runtime, events, signer
@@ -34,7 +36,7 @@ class Rounds:
         self._leaders = [
             Leader(
                 follower=follower, sync=sync, config=config, transport=transport, runtime=runtime, events=events, signer=signer,
-                verify=verify, tasks=self._tasks, can_lead=can_lead, num_live=num_live,
+                verify=verify, tasks=self._tasks, can_lead=can_lead, num_live=num_live, merge=merge,
             )
             for follower in sync.followers
         ]  # fmt: skip

@@ -48,6 +48,7 @@ class Directory:
         """Start the DHT node; the first start in a process imports hivemind, on a worker thread."""
         kademlia_class = await self._runtime.compute.run(_import_kademlia)
         self._table = kademlia_class(
+            runtime=self._runtime,
             transport=self._transport,
             events=self._events,
             check=EntryCheck(self._transport.run_id, self._runtime.clock),

@@ -159,10 +159,12 @@ class Gossip:
             await self._has_news.wait()
             await asyncio.sleep(NEWS_WINDOW)
             told = list(self._news)[:MAX_RECORDS]
-            records = [self._news.pop(peer) for peer in told]
+            news = {peer: self._news.pop(peer) for peer in told}
             if not self._news:
                 self._has_news.clear()
-            audience = sorted(self._roster.connected.difference(told))
+            audience = sorted(self._roster.connected)
             chosen = self._runtime.entropy.random.sample(audience, min(NEWS_FANOUT, len(audience)))
             for peer in chosen:
-                self._tasks.spawn("tell news", self.tell(peer, records))
+                records = [record for about, record in news.items() if about != peer]
+                if records:
+                    self._tasks.spawn("tell news", self.tell(peer, records))

@@ -32,6 +32,12 @@ _discarded: Final = memoryview(bytearray(MAX_PIECE_BYTES))  # pieces of streams 
 class Service(Protocol):
     """What answers the other end's calls (net/handlers.py)."""
 
+    def answers_at_once(self, opened: Open) -> bool:
+        """Return whether the answer needs no waiting, for a body or for anything else."""
+
+    def answer(self, sender: PeerId, request: Message) -> bytes:
+        """Return the encoded reply to a request that is answered at once; Refused when there is none."""
+
     def admit(self, sender: PeerId, opened: Open) -> Message:
         """Return the request, checked; Refused when it will not be served, ValueError when it is malformed."""
 
@@ -72,10 +78,12 @@ class Calls:
                     raise self._ended
                 stream = self._streams.open(max_reply_bytes=max_reply_bytes, into=into)
                 try:
-                    self._send_request(stream, request, flat(body))
-                    await self._progress(stream, stream.done)
+                    self._send_request(stream, request, flat(body) if body else [])
+                    await stream.done
                 finally:
-                    await self._leave(stream)
+                    self._leave(stream)
+                    if stream.into is not None and stream.is_receiving:
+                        await self._take_memory_back(stream)
                 assert stream.answer is not None
                 return stream.answer.message, stream.body
         finally:
@@ -94,38 +102,45 @@ class Calls:
         self._outbox.put(opened)
         if parts:
             self._outbox.add_body(stream.number, stream.outgoing)
+            self._watch(stream)
 
-    async def _leave(self, stream: Stream) -> None:
-        """Forget a call of ours; when it is not over, tell the other end, and wait until its memory is let go."""
+    def _leave(self, stream: Stream) -> None:
+        """Forget a call of ours; when it is not over, tell the other end."""
         self._streams.drop(stream)
         self._outbox.drop_body(stream.number)
-        if not stream.done.done() and self._ended is None:
+        if (not stream.done.done() or stream.done.cancelled()) and self._ended is None:
             self._outbox.put(Reset(stream=stream.number))
-        if stream.into is not None and not stream.let_go.is_set():
-            await self._take_memory_back(stream)
 
     async def _take_memory_back(self, stream: Stream) -> None:
         """Wait for the piece that is being received into the caller's memory; without it, end the connection."""
-        try:
-            async with asyncio.timeout(LET_GO_TIMEOUT):
-                await stream.let_go.wait()
-        except TimeoutError:
+        let_go = stream.let_go = asyncio.Future()
+        await asyncio.wait({let_go}, timeout=LET_GO_TIMEOUT)
+        if not let_go.done():
             self.on_stuck(NetworkError(f"the transfer with {short(self._peer)} stands still"))
-            await stream.let_go.wait()
+            await let_go
 
-    async def _progress(self, stream: Stream, future: asyncio.Future[None]) -> None:
-        """Wait for a future; NetworkError when a body of the stream stands still meanwhile."""
-        while not future.done():
-            was_moving, moved_bytes = stream.is_moving, stream.moved_bytes
-            await asyncio.wait({future}, timeout=STALL_TIMEOUT * max(1, self._streams.num_moving))
-            is_moving = not future.done() and was_moving and stream.is_moving
-            if is_moving and stream.moved_bytes - moved_bytes < MIN_PROGRESS_BYTES:
-                raise NetworkError(f"the transfer with {short(self._peer)} stands still")
-        future.result()
+    def _watch(self, stream: Stream) -> None:
+        """End a stream whose body stands still from now on, or later."""
+        if stream.watch is not None:
+            stream.watch.cancel()
+        window = STALL_TIMEOUT * max(1, self._streams.num_moving)
+        stream.watch = self._tasks.after(window, self._look_at, stream, stream.is_moving, stream.moved_bytes)
+
+    def _look_at(self, stream: Stream, was_moving: bool, moved_bytes: int) -> None:
+        if stream.is_dropped:
+            return
+        if was_moving and stream.is_moving and stream.moved_bytes - moved_bytes < MIN_PROGRESS_BYTES:
+            stream.fail(NetworkError(f"the transfer with {short(self._peer)} stands still"))
+        else:
+            self._watch(stream)
 
     # Serving.
 
     def _accept(self, opened: Open) -> None:
+        self._streams.note(opened.stream)
+        if not opened.body_bytes and self._service.answers_at_once(opened):
+            self._answer_at_once(opened)
+            return
         stream = self._streams.accept(opened.stream)
         if self._streams.num_served > MAX_SERVED:
             self._streams.drop(stream)
@@ -140,8 +155,10 @@ class Calls:
         try:
             request = self._service.admit(self._peer, opened)
             stream.expect(opened.body_bytes)
-            self._grant(stream)
-            await self._progress(stream, stream.done)
+            if opened.body_bytes:
+                self._grant(stream)
+                self._watch(stream)
+                await stream.done
             message, body = await self._service.respond(self._peer, request, stream.body)
             await self._answer(stream, message, flat(body))
         except Refused as refusal:
@@ -155,8 +172,18 @@ class Calls:
             self._outbox.drop_body(stream.number)
             self.on_leave()
 
+    def _answer_at_once(self, opened: Open) -> None:
+        """Answer a call that needs no task and no stream."""
+        try:
+            message = self._service.answer(self._peer, self._service.admit(self._peer, opened))
+            self._outbox.put(Answer(stream=opened.stream, body_bytes=0, message=message))
+        except Refused as refusal:
+            self._outbox.put(_refusal(opened.stream, refusal))
+        except ValueError as error:
+            self.on_violation("malformed-request", f"{opened.method_name}: {error}")
+
     async def _answer(self, stream: Stream, message: bytes, parts: list[memoryview]) -> None:
-        written: asyncio.Future[None] = asyncio.Future()
+        written = stream.written = asyncio.Future()
         stream.outgoing = OutgoingBody(parts, credit_bytes=WINDOW_BYTES)
         body_bytes = stream.outgoing.remaining_bytes
         if body_bytes > stream.max_reply_bytes:
@@ -168,12 +195,12 @@ class Calls:
         )
         if parts:
             self._outbox.add_body(stream.number, stream.outgoing, written)
-        await self._progress(stream, written)
+            self._watch(stream)
+        await written
 
     async def _refuse(self, stream: Stream, refusal: Refused) -> None:
         written: asyncio.Future[None] = asyncio.Future()
-        code, message, retry_after = refusal.code[:64], refusal.message[:512], refusal.retry_after
-        self._outbox.put(Refusal(stream=stream.number, code=code, message=message, retry_after=retry_after), written)
+        self._outbox.put(_refusal(stream.number, refusal), written)
         await written
 
     # What arrives.
@@ -203,12 +230,14 @@ class Calls:
             return
         if stream.incoming is None:
             raise ValueError("a body that was not announced")
-        stream.let_go.clear()
+        stream.is_receiving = True
         try:
             with stream.incoming.room(piece_bytes) as room:
                 await read_into(room)
         finally:
-            stream.let_go.set()
+            stream.is_receiving = False
+            if stream.let_go is not None and not stream.let_go.done():
+                stream.let_go.set_result(None)
         stream.incoming.received(piece_bytes)
         if stream.incoming.is_complete:
             stream.finish()
@@ -229,6 +258,8 @@ class Calls:
         assert stream.incoming is not None
         stream.incoming.grant()  # the first window needs no frame: both ends know it
         self._outbox.drop_body(stream.number)
+        if answer.body_bytes:
+            self._watch(stream)
 
     def _take_refusal(self, refusal: Refusal) -> None:
         stream = self._streams.get(refusal.stream)
@@ -256,5 +287,12 @@ class Calls:
         self._ended = error
         for stream in self._streams.all:
             stream.finish(error)
+            if stream.watch is not None:
+                stream.watch.cancel()
             if stream.task is not None and stream.task is not asyncio.current_task():
                 stream.task.cancel()
+
+
+def _refusal(stream: int, refusal: Refused) -> Refusal:
+    code, message, retry_after = refusal.code[:64], refusal.message[:512], refusal.retry_after
+    return Refusal(stream=stream, code=code, message=message, retry_after=retry_after)

@@ -17,6 +17,7 @@ from p2ptrain.wire.messages import Message
 
 Request = TypeVar("Request", bound=Message)
 Handler = Callable[[PeerId, Request, bytearray], Awaitable[Message | tuple[Message, Body]]]
+AtOnce = Callable[[PeerId, Request], Message]
 Admit = Callable[[PeerId, Request, int], None]
 MessageHook = Callable[[str, str, PeerId], None]  # direction ("send", "receive"), method, the other peer
 
@@ -24,7 +25,8 @@ MessageHook = Callable[[str, str, PeerId], None]  # direction ("send", "receive"
 @dataclass(frozen=True, slots=True)
 class _Method:
     request: type[Message]
-    handler: Handler[Any]
+    handler: Handler[Any] | None
+    at_once: AtOnce[Any] | None
     admit: Admit[Any] | None
     max_body_bytes: int
 
@@ -40,13 +42,25 @@ class Handlers:
     def add(
         self, request: type[Request], handler: Handler[Request], admit: Admit[Request] | None, max_body_bytes: int
     ) -> None:
-        if not request.method or request.method in self._methods:
-            raise LocalProtocolError(f"{request.__name__}: method {request.method!r} has a handler, or no name")
         if not 0 <= max_body_bytes <= MAX_BODY_BYTES:
             raise LocalProtocolError(
                 f"{request.method}: a body of {max_body_bytes} bytes is above the protocol's limit"
             )
-        self._methods[request.method] = _Method(request, handler, admit, max_body_bytes)
+        self._add(_Method(request, handler, None, admit, max_body_bytes))
+
+    def add_at_once(self, request: type[Request], function: AtOnce[Request]) -> None:
+        self._add(_Method(request, None, function, None, 0))
+
+    def _add(self, method: _Method) -> None:
+        name = method.request.method
+        if not name or name in self._methods:
+            raise LocalProtocolError(f"{method.request.__name__}: method {name!r} has a handler, or no name")
+        self._methods[name] = method
+
+    def answers_at_once(self, opened: Open) -> bool:
+        """Return whether the answer needs no waiting."""
+        method = self._methods.get(opened.method_name)
+        return method is not None and method.at_once is not None
 
     def admit(self, sender: PeerId, opened: Open) -> Message:
         """Return the request, checked; Refused when it will not be served, ValueError when it is malformed."""
@@ -62,9 +76,23 @@ class Handlers:
             self._guard(opened.method_name, method.admit, sender, request, opened.body_bytes)
         return request
 
+    def answer(self, sender: PeerId, request: Message) -> bytes:
+        """Return the encoded reply to a request that is answered at once; Refused when there is none."""
+        function = self._methods[request.method].at_once
+        assert function is not None  # whoever asks has asked `answers_at_once`
+        try:
+            return encode(function(sender, request))
+        except Refused:
+            self.num_refused += 1
+            raise
+        except Exception as error:  # the border: a bug in a handler ends its call, not the connection
+            raise self._failed(request.method, error) from error
+
     async def respond(self, sender: PeerId, request: Message, body: bytearray) -> tuple[bytes, Body]:
         """Return the encoded reply and its body; Refused when there is none."""
         handler = self._methods[request.method].handler
+        if handler is None:
+            return self.answer(sender, request), b""
         try:
             answer = await handler(sender, request, body)
             message, reply_body = answer if isinstance(answer, tuple) else (answer, b"")
@@ -72,7 +100,7 @@ class Handlers:
         except Refused:
             self.num_refused += 1
             raise
-        except Exception as error:  # the border: a bug in a handler ends its call, not the connection
+        except Exception as error:  # the border, as above
             raise self._failed(request.method, error) from error
 
     def _guard(self, method: str, function: Callable[..., None], *args: Any) -> None:

@@ -6,6 +6,7 @@ pieces follows the speed of the connection, so that a slow link is never taken u
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from p2ptrain.net.bodies import OutgoingBody
@@ -28,16 +29,24 @@ class Outbox:
         self._turns: deque[int] = deque()  # streams that may send a piece, the next one first
         self._piece_bytes = FIRST_PIECE_BYTES
         self._window_began_at = self._window_bytes = 0.0
-        self._filled = asyncio.Event()
+        self.write_soon: Callable[[bytes], bool] = lambda frame: False
+        """Writes a control frame at once, past the queue, when the connection can take it; returns whether it did."""
+        self.on_filled: Callable[[], None] = lambda: None
+        """Called when something has to wait here for being written."""
 
     @property
     def is_overfull(self) -> bool:
         return len(self._control) > MAX_WAITING_FRAMES
 
     def put(self, head: Message, written: asyncio.Future[None] | None = None) -> None:
-        """Queue a control frame; `written` is resolved once it was handed to the connection."""
-        self._control.append((encode_frame(head), written))
-        self._filled.set()
+        """Write a control frame, or queue it; `written` is resolved once it was handed to the connection."""
+        frame = encode_frame(head)
+        if not self._control and self.write_soon(frame):
+            if written is not None:
+                written.set_result(None)
+            return
+        self._control.append((frame, written))
+        self.on_filled()
 
     def add_body(self, stream: int, body: OutgoingBody, written: asyncio.Future[None] | None = None) -> None:
         """Send a body as its credit allows; `written` is resolved with its last piece."""
@@ -54,10 +63,6 @@ class Outbox:
         """Send no more of a stream's body."""
         self._bodies.pop(stream, None)
 
-    async def wait(self) -> None:
-        """Wait until there is something to write."""
-        await self._filled.wait()
-
     def take(self) -> tuple[list[bytes | memoryview], asyncio.Future[None] | None]:
         """Return the buffers of the next frame (none: nothing waits) and whom to tell once they are written."""
         if self._control:
@@ -67,7 +72,6 @@ class Outbox:
             stream = self._turns.popleft()
             if stream in self._bodies and self._bodies[stream][0].may_send:
                 return self._take_piece(stream)
-        self._filled.clear()
         return [], None
 
     def adapt(self, now: float, written_bytes: int) -> None:
@@ -93,4 +97,4 @@ class Outbox:
     def _take_turn(self, stream: int) -> None:
         if stream not in self._turns and self._bodies[stream][0].may_send:
             self._turns.append(stream)
-            self._filled.set()
+            self.on_filled()

@@ -1,15 +1,16 @@
 """One authenticated connection between two peers.
 
-A reader task takes frames in, a writer task sends what the outbox holds, a third notices silence. Reading never waits
-for writing: the reader only queues, so two peers that send large bodies to each other cannot block each other. Silence
-of the whole connection for 30 s ends it, and so does an end that takes nothing off our hands for that long.
+A reader task takes frames in, a timer notices silence. Control frames are written at once while the connection takes
+them; for bodies, and for what has to wait, there is a writer task as long as the outbox holds anything. Reading never
+waits for writing: the reader only queues, so two peers that send large bodies to each other cannot block each other.
+Silence of the whole connection for 30 s ends it, and so does an end that takes nothing off our hands for that long.
 
 RETIRE is how a connection that is not needed any more ends without losing a call: each side says that it opens no more
 streams, and after the last one the connection is closed.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +23,6 @@ from p2ptrain.net.outbox import Outbox
 from p2ptrain.runtime import Clock, SecureStream
 from p2ptrain.tasks import TaskOwner
 from p2ptrain.wire.frames import (
-    MAX_HEAD_BYTES,
     PREFIX_BYTES,
     Data,
     Goodbye,
@@ -71,6 +71,8 @@ class Session:
         self.used_at = self._heard_at = context.clock.monotonic()
         self._context, self._stream = context, stream
         self._outbox = Outbox()
+        self._outbox.write_soon = self._write_soon
+        self._outbox.on_filled = self._write_what_waits
         self._calls = Calls(
             peer, is_dialler=self.is_dialler, outbox=self._outbox, tasks=context.tasks, service=context.service
         )
@@ -80,16 +82,20 @@ class Session:
         self._pongs: dict[int, asyncio.Future[None]] = {}
         self._next_token = 0
         self._sent_retire = self._received_retire = False
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._reader: asyncio.Task[Any] | None = None
+        self._writer: asyncio.Task[Any] | None = None
+        self._look: asyncio.TimerHandle | None = None  # for silence
+        self._asking: asyncio.Task[Any] | None = None  # after silence
         self._on_end: Callable[[Session], None] = lambda session: None
 
     def start(self, on_end: Callable[["Session"], None]) -> None:
         """Begin to read and write; `on_end` is called once, when the connection has ended."""
         self._on_end = on_end
-        jobs = {"read": self._read(), "write": self._write(), "keep alive": self._keep_alive()}
-        for job, coroutine in jobs.items():
-            name = f"{job} {self.lane} {short(self.peer)}"
-            self._tasks.append(self._context.tasks.spawn(name, coroutine))
+        self._reader = self._spawn("read", self._read())
+        self._look_again(PING_INTERVAL)
+
+    def _spawn(self, job: str, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[Any]:
+        return self._context.tasks.spawn(f"{job} {self.lane} {short(self.peer)}", coroutine)
 
     @property
     def is_idle(self) -> bool:
@@ -115,18 +121,20 @@ class Session:
             self.end(NetworkError(f"the connection to {short(self.peer)} ended"))
 
     async def _read_frames(self) -> None:
-        prefix_view, head_view = memoryview(bytearray(PREFIX_BYTES)), memoryview(bytearray(MAX_HEAD_BYTES))
+        read_into, monotonic = self._stream.read_into, self._context.clock.monotonic
+        prefix_view = memoryview(bytearray(PREFIX_BYTES))
         while self.ended is None:
-            await self._stream.read_into(prefix_view)
-            prefix = parse_prefix(prefix_view)
-            await self._stream.read_into(head_view[: prefix.head_bytes])
-            head = parse_head(prefix.kind, head_view[: prefix.head_bytes])
+            await read_into(prefix_view)
+            kind, head_bytes, piece_bytes = parse_prefix(prefix_view)
+            data = bytearray(head_bytes)  # not one for the whole session: most connections are silent most of the time
+            await read_into(memoryview(data))
+            head = parse_head(kind, data)
             if isinstance(head, Data):
-                await self._calls.receive(head, prefix.piece_bytes, self._stream.read_into)
+                await self._calls.receive(head, piece_bytes, read_into)
             else:
                 self._handle(head)
-            self._heard_at = self._context.clock.monotonic()
-            self.num_received_bytes += PREFIX_BYTES + prefix.head_bytes + prefix.piece_bytes
+            self._heard_at = monotonic()
+            self.num_received_bytes += PREFIX_BYTES + head_bytes + piece_bytes
             if self._outbox.is_overfull:
                 raise NetworkError("it does not read what it asks for")
 
@@ -150,13 +158,28 @@ class Session:
 
     # Writing, and noticing silence.
 
+    def _write_soon(self, frame: bytes) -> bool:
+        """Write a control frame if the connection takes it; once that fails, everything waits for the writer task."""
+        if self.ended is not None or self._reader is None:
+            return False
+        try:
+            if not self._stream.write_soon(frame):
+                return False
+        except NetworkError:  # the reader hears of it, too
+            return False
+        self.num_sent_bytes += len(frame)
+        return True
+
+    def _write_what_waits(self) -> None:
+        if self._writer is None and self.ended is None and self._reader is not None:
+            self._writer = self._spawn("write", self._write())
+
     async def _write(self) -> None:
         try:
             while self.ended is None:
                 buffers, written = self._outbox.take()
                 if not buffers:
-                    await self._outbox.wait()
-                    continue
+                    return
                 await self._write_frame(buffers)
                 if written is not None and not written.done():
                     written.set_result(None)
@@ -164,6 +187,8 @@ class Session:
             self.end(NetworkError(f"the connection to {short(self.peer)} ended: {error.reason}"))
         except TimeoutError:
             self.end(NetworkError(f"{short(self.peer)} has read nothing for {WRITE_TIMEOUT:g} s"))
+        finally:
+            self._writer = None
 
     async def _write_frame(self, buffers: Sequence[bytes | memoryview]) -> None:
         clock, written_bytes = self._context.clock, sum(map(len, buffers))
@@ -187,24 +212,29 @@ class Session:
         self._pongs.pop(token, None)
         return pong.done() and self.ended is None
 
-    async def _keep_alive(self) -> None:
-        clock = self._context.clock
-        while True:
-            silence = clock.monotonic() - self._heard_at
-            await asyncio.sleep(max(PING_INTERVAL - silence, 1.0))
-            await self._ask_after_silence()
-            idle_seconds = clock.monotonic() - self.used_at if self.is_idle else 0.0
-            if self.lane == "bulk" and idle_seconds > IDLE_BULK_TIMEOUT:
-                self.retire()
-            if self._sent_retire and idle_seconds > RETIRE_TIMEOUT:
-                self.end(NetworkError(f"the connection to {short(self.peer)} was retired"))
+    def _look_again(self, seconds: float) -> None:
+        self._look = self._context.tasks.after(seconds, self._look_for_silence)
+
+    def _look_for_silence(self) -> None:
+        """Ask a silent end whether it is there, and give back what is not needed."""
+        now = self._context.clock.monotonic()
+        silence = now - self._heard_at
+        idle_seconds = now - self.used_at if self.is_idle else 0.0
+        if self.lane == "bulk" and idle_seconds > IDLE_BULK_TIMEOUT:
+            self.retire()
+        if self._sent_retire and idle_seconds > RETIRE_TIMEOUT:
+            self.end(NetworkError(f"the connection to {short(self.peer)} was retired"))
+        elif silence >= PING_INTERVAL:
+            self._asking = self._spawn("ask", self._ask_after_silence())
+        elif self.ended is None:
+            self._look_again(max(PING_INTERVAL - silence, 1.0))
 
     async def _ask_after_silence(self) -> None:
         heard_at = self._heard_at
-        if self._context.clock.monotonic() - heard_at < PING_INTERVAL or await self.probe(PONG_TIMEOUT):
-            return
-        if self._heard_at == heard_at:  # otherwise the PONG is merely late, behind a body
+        if not await self.probe(PONG_TIMEOUT) and self._heard_at == heard_at:  # else the PONG is late, behind a body
             self.end(NetworkError(f"{short(self.peer)} was silent for {PING_INTERVAL + PONG_TIMEOUT:g} s"))
+        if self.ended is None:
+            self._look_again(PING_INTERVAL)
 
     # Ending.
 
@@ -239,8 +269,10 @@ class Session:
         self.ended = error
         self._stream.abort()
         self._calls.end(error)
-        for task in self._tasks:
-            if task is not asyncio.current_task():
+        if self._look is not None:
+            self._look.cancel()
+        for task in (self._reader, self._writer, self._asking):
+            if task is not None and task is not asyncio.current_task():
                 task.cancel()
         self._on_end(self)
 

@@ -20,11 +20,13 @@ class Stream:
         self.incoming: IncomingBody | None = None
         self.outgoing: OutgoingBody | None = None
         self.done: asyncio.Future[None] = asyncio.Future()
+        self.written: asyncio.Future[None] | None = None  # of the answer to the other end's call
         self.answer: Answer | None = None
         self.task: asyncio.Task[Any] | None = None  # the one that serves it, when it is the other end's call
         self.is_dropped = False
-        self.let_go = asyncio.Event()  # clear while a piece is being received into its memory
-        self.let_go.set()
+        self.is_receiving = False  # a piece is being received into its memory
+        self.let_go: asyncio.Future[None] | None = None  # of whoever waits for the end of that
+        self.watch: asyncio.TimerHandle | None = None  # of a body that is under way: does it stand still?
 
     @property
     def body(self) -> bytearray:
@@ -53,8 +55,18 @@ class Stream:
         if error is None:
             self.done.set_result(None)
         else:
-            self.done.set_exception(error)
-            self.done.exception()  # marks it as seen: the stream may have been given up
+            _fail(self.done, error)
+
+    def fail(self, error: Exception) -> None:
+        """End whatever is waited for on this stream."""
+        self.finish(error)
+        if self.written is not None and not self.written.done():
+            _fail(self.written, error)
+
+
+def _fail(future: asyncio.Future[None], error: Exception) -> None:
+    future.set_exception(error)
+    future.exception()  # marks it as seen: the stream may have been given up
 
 
 class Streams:
@@ -87,11 +99,14 @@ class Streams:
         self._next += 2
         return stream
 
-    def accept(self, number: int) -> Stream:
-        """Begin a stream of theirs; ValueError when the number is not theirs to use or not new."""
+    def note(self, number: int) -> None:
+        """Note that the other end used a number; ValueError when it is not theirs to use or not new."""
         if number % 2 == self._next % 2 or number <= self._last_of_theirs:
             raise ValueError(f"stream {number} opened a second time or out of turn")
         self._last_of_theirs = number
+
+    def accept(self, number: int) -> Stream:
+        """Begin a stream of theirs, whose number was noted."""
         stream = self._table[number] = Stream(number)
         return stream
 
@@ -105,4 +120,6 @@ class Streams:
 
     def drop(self, stream: Stream) -> None:
         stream.is_dropped = True
+        if stream.watch is not None:
+            stream.watch.cancel()
         self._table.pop(stream.number, None)

@@ -22,7 +22,7 @@ from p2ptrain.ids import PeerId, RunId, short
 from p2ptrain.net.addresses import AddressBook
 from p2ptrain.net.bodies import Body, Buffer, flat
 from p2ptrain.net.connector import Connector, OpenBulk, OwnEnd
-from p2ptrain.net.handlers import Admit, Handler, Handlers, MessageHook, encode
+from p2ptrain.net.handlers import Admit, AtOnce, Handler, Handlers, MessageHook, encode
 from p2ptrain.net.identity import Identity
 from p2ptrain.net.pool import PeerCallback, Pool
 from p2ptrain.net.session import SessionContext
@@ -119,6 +119,13 @@ class Transport:
         returned, flow control makes the sender hold its body. The handler may raise Refused as well.
         """
         self._handlers.add(request, handler, admit, max_body_bytes)
+
+    def handle_at_once(self, request: type[Request], function: AtOnce[Request]) -> None:
+        """Answer requests of one kind, which have no body, without a task for each: `function` waits for nothing.
+
+        It may raise Refused.
+        """
+        self._handlers.add_at_once(request, function)
 
     async def call(
         self,

@@ -74,6 +74,14 @@ class TlsStream(asyncio.BufferedProtocol):
                 finally:
                     self._drained = None
 
+    def write_soon(self, data: bytes) -> bool:
+        """Queue some bytes if the send buffer is below its bound; return whether they were queued."""
+        transport = self._check()
+        if self._writing_paused or transport.get_write_buffer_size() + len(data) > SEND_BUFFER_BYTES:
+            return False
+        transport.write(data)
+        return True
+
     async def close(self) -> None:
         """Send what is queued, then end; aborts when that takes longer than 2 s."""
         if self._transport is None or self._lost.done():

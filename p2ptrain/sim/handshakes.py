@@ -51,7 +51,9 @@ class Keys:
         return proof == self._proof(public_key, challenge)
 
     def _proof(self, public_key: bytes, challenge: bytes) -> bytes:
-        return blake2b(public_key + challenge, key=self._secret, digest_size=_PROOF_BYTES, person=b"sim TLS proof").digest()
+        return blake2b(
+            public_key + challenge, key=self._secret, digest_size=_PROOF_BYTES, person=b"sim TLS proof"
+        ).digest()
 
 
 async def secure(keys: Keys, stream: SimStream, signer: Signer, *, server: bool) -> SimStream:

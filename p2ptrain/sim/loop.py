@@ -112,7 +112,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        timer = _Timer(when, callback, args, context or copy_context(), self)
+        timer = _Timer(when, callback, args, copy_context() if context is None else context, self)
         self._number += 1
         heapq.heappush(self._timers, (when, self._number, timer))
         return timer
@@ -125,7 +125,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = _Handle(callback, args, context or copy_context(), self)
+        handle = _Handle(callback, args, copy_context() if context is None else context, self)  # an empty one is false
         self._ready.append(handle)
         return handle
 

@@ -192,7 +192,8 @@ class Pipe:
 
     def grow(self) -> float:
         """Double the window, within its bound; return the rate that it allows (bytes/s)."""
-        self._window = min(2 * self._window, self.window_bound)
+        if not self.acks_are_cut:
+            self._window = min(2 * self._window, self.window_bound)
         return self.window_rate()
 
     def window_rate(self) -> float:
@@ -292,7 +293,9 @@ class Pipe:
             head, offset = unread[0], self._unread_offset
             count = min(len(head) - offset, wanted - filled)
             is_rest = offset + count == len(head)
-            view[filled : filled + count] = head if is_rest and not offset else memoryview(head)[offset : offset + count]
+            view[filled : filled + count] = (
+                head if is_rest and not offset else memoryview(head)[offset : offset + count]
+            )
             filled += count
             self._consume(count)
             if is_rest:

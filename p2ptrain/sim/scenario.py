@@ -92,6 +92,8 @@ class Scenario(Section):
     """For how long it goes on after the swarm stands."""
     together: bool = False
     """Whether all begin at the same instant, instead of one after the other."""
+    seconds_between_starts: Annotated[float, Field(gt=0.0, le=3600.0)] | None = None
+    """Peers begin so far apart, whether those before have arrived or not."""
     bootstrap_trains: bool = True
     directory: bool = False
     """Whether peers take part in the DHT."""
@@ -169,9 +171,16 @@ class Outcome:
 
 
 async def run_scenario(
-    scenario: Scenario, swarm: SimSwarm, *, on_tick: Callable[[float], None] = lambda fraction: None
+    scenario: Scenario,
+    swarm: SimSwarm,
+    *,
+    on_tick: Callable[[float], None] = lambda fraction: None,
+    on_stop: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Play a scenario in a swarm and judge it; `on_tick` is told how much of its time is over, from 0 to 1."""
+    """Play a scenario in a swarm and judge it.
+
+    `on_tick` is told how much of its time is over, from 0 to 1; `on_stop` is called when training is about to stop.
+    """
     loop, outcome = asyncio.get_running_loop(), Outcome()
     await _raise(scenario, swarm)
     stood_at = loop.time()
@@ -189,6 +198,7 @@ async def run_scenario(
     if churn is not None:
         churn.cancel()
     _measure(outcome, scenario, swarm, stood_at)
+    on_stop()
     if scenario.expect.settles:
         try:
             await swarm.settle()
@@ -202,8 +212,12 @@ async def run_scenario(
 
 async def _raise(scenario: Scenario, swarm: SimSwarm) -> None:
     await swarm.host(train=scenario.bootstrap_trains)
-    if scenario.together:
-        joining = [swarm.spawn(_join(swarm)) for _ in range(scenario.peers - 1)]
+    apart = 0.0 if scenario.together else scenario.seconds_between_starts
+    if apart is not None:
+        joining = []
+        for _ in range(scenario.peers - 1):
+            await asyncio.sleep(apart)
+            joining.append(swarm.spawn(_join(swarm)))
         await asyncio.gather(*joining)
     else:
         for _ in range(scenario.peers - 1):

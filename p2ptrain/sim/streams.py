@@ -9,7 +9,7 @@ from p2ptrain.errors import NetworkError
 from p2ptrain.runtime import Address, RawStream
 from p2ptrain.sim.agenda import WORLD
 from p2ptrain.sim.nat import Passage
-from p2ptrain.sim.pipes import Data, Pipe
+from p2ptrain.sim.pipes import SEND_BUFFER_BYTES, Data, Pipe
 
 if TYPE_CHECKING:
     from p2ptrain.sim.network import SimHost
@@ -75,6 +75,15 @@ class SimStream:
             outgoing.write(parts, sum(map(len, parts)))
         if outgoing.flow is not None:
             await outgoing.drained()
+
+    def write_soon(self, data: bytes) -> bool:
+        if self._ended is not None or self.incoming.ended is not None:
+            self.check()
+        outgoing = self.outgoing
+        if outgoing.flow is not None and outgoing.unsent_bytes > SEND_BUFFER_BYTES:
+            return False
+        outgoing.write(data, len(data))
+        return True
 
     async def close(self) -> None:
         if self._ended is not None:

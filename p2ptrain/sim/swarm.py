@@ -81,6 +81,12 @@ class SimSwarm:
         """Told of every request that a peer sends or handles, before it does."""
         self.on_event: Callable[[str, Event], None] = lambda host, event: None
         """Told of every event of every peer, when it happens."""
+        self.on_life: Callable[[str, str], None] = lambda host, what: None
+        """Told of every process that "began", was "killed" or "left"."""
+        self.keeps_event: Callable[[Event], bool] = lambda event: True
+        """Which events stay in `events`: of a large swarm not all can."""
+        self.make_options: Callable[..., PeerOptions] = PeerOptions
+        """Makes the options of each peer; those of a test may bring a task or a merge rule of their own."""
         self.hooks: list[Hook] = []
         """Told the same as `on_message`, for as long as they are here: faults wait for messages so."""
         self._network = network
@@ -249,7 +255,7 @@ class SimSwarm:
         return await self._begin(name, self._started(name, peer))
 
     def _options(self, name: str) -> PeerOptions:
-        return PeerOptions(listen=Address(name, 0), train=self._is_trainer[name], use_directory=self.use_directory)
+        return self.make_options(listen=Address(name, 0), train=self._is_trainer[name], use_directory=self.use_directory)
 
     def _process(
         self, name: str, step_seconds: float | None, wall_skew: float | None = None
@@ -258,6 +264,7 @@ class SimSwarm:
         identity = self._identities.setdefault(name, Identity.generate(runtime.entropy))
         events = Events(runtime.clock)
         events.subscribe(lambda event: self._hear(name, event))
+        self.on_life(name, "began")
         return runtime, identity, events
 
     async def _begin(self, name: str, beginning: Coroutine[Any, Any, Peer]) -> str:
@@ -294,6 +301,8 @@ class SimSwarm:
 
     def kill(self, name: str, *, power_cut: bool = False) -> None:
         """End a peer's process without a word. A power cut: nobody is told, and what was not synced to disk is lost."""
+        if name in self.peers or name in self.starting or name in self.leaving:
+            self.on_life(name, "killed")
         self.world.kill(name, silent=power_cut)
         if power_cut:
             lost = self.world.disk(name).cut_power()
@@ -317,6 +326,7 @@ class SimSwarm:
         if self.leaving.get(name) is peer:
             del self.leaving[name]
             self.world.kill(name)
+            self.on_life(name, "left")
 
     def _forget(self, name: str) -> Peer | None:
         if name in self.peers and len(self.peers) == 1:
@@ -342,7 +352,8 @@ class SimSwarm:
             hook(name, direction, method)
 
     def _hear(self, name: str, event: Event) -> None:
-        self.events.append((name, event))
+        if self.keeps_event(event):
+            self.events.append((name, event))
         fields = event.fields
         if event.kind == "adopted":
             self.history.adopted(fields)
@@ -355,6 +366,11 @@ class SimSwarm:
         self.on_event(name, event)
 
     # What can be seen of the swarm
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the beginning."""
+        return asyncio.get_running_loop().time()
 
     def identity(self, name: str) -> Identity:
         return self._identities[name]

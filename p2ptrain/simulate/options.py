@@ -3,11 +3,13 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from p2ptrain.errors import ConfigError
 
 MAX_PEERS: Final = 256  # processes; each takes about half a gigabyte with the default model
+MAX_VIRTUAL_PEERS: Final = 5000  # in one process; each takes about 4 MB
+MAX_TORCH_PEERS: Final = 32  # that train a real model in one process before the stand-in becomes the default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +48,50 @@ class SimulateOptions:
             )
         if self.report is not None and self.report.exists() and not self.report.is_dir():
             raise ConfigError(f"--report {self.report}: there is a file of that name; it must be a folder")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualOptions:
+    """One simulation in virtual time."""
+
+    run: str
+    """A name in configs/ or a path to a .toml file."""
+    num_peers: int = 8
+    hours: float = 1.0
+    """For how long the swarm trains, in virtual time, from when all have been started."""
+    network: str = "home-internet"
+    """A name in configs/networks/ or a path to a .toml file."""
+    seed: int = 0
+    learner: Literal["torch", "stand-in"] | None = None
+    """None: the stand-in where the run trains on no text or peers are many, else torch."""
+    step_seconds: float | None = None
+    """Of an inner step on the reference device; None: 1 s."""
+    churn: bool = True
+    """Whether peers come and go as the network's [sessions] say."""
+    kill_one_every: float | None = None
+    kill_leader_every: float | None = None
+    late_join_at: float | None = None
+    scenario: Path | None = None
+    """A file that says all the above, and more."""
+    trace: Path | None = None
+    report: Path | None = None
+    data: str = ""
+
+    def check(self) -> None:
+        """Raise ConfigError for the first value that makes no sense."""
+        if not 1 <= self.num_peers <= MAX_VIRTUAL_PEERS:
+            raise ConfigError(f"--peers {self.num_peers}: a whole number from 1 to {MAX_VIRTUAL_PEERS}")
+        for name, number in (
+            ("hours", self.hours), ("step-seconds", self.step_seconds), ("kill-one-every", self.kill_one_every),
+            ("kill-leader-every", self.kill_leader_every),
+        ):  # fmt: skip
+            if number is not None and not (math.isfinite(number) and number > 0.0):
+                raise ConfigError(f"--{name} {number:g}: a number greater than 0")
+        if self.late_join_at is not None and not 0.0 <= self.late_join_at < 3600.0 * self.hours:
+            raise ConfigError(
+                f"--late-join-at {self.late_join_at:g}: from 0 to less than the {3600 * self.hours:g} seconds"
+            )
+        if self.report is not None and self.report.exists() and not self.report.is_dir():
+            raise ConfigError(f"--report {self.report}: there is a file of that name; it must be a folder")
+        if self.trace is not None and not self.trace.absolute().parent.is_dir():
+            raise ConfigError(f"--trace {self.trace}: there is no folder {self.trace.absolute().parent}")

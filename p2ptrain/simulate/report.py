@@ -1,4 +1,4 @@
-"""What a simulation leaves in its report folder: summary.json, events.jsonl and loss.png."""
+"""What a simulation leaves in its report folder: summary.json, events.jsonl, loss.png, and of virtual swarms more."""
 
 import json
 import math
@@ -8,6 +8,8 @@ from pathlib import Path
 from p2ptrain.errors import StorageError
 from p2ptrain.simulate.judge import Summary
 from p2ptrain.simulate.lives import End, Life
+from p2ptrain.simulate.plots import draw_rounds, draw_swarm
+from p2ptrain.simulate.series import Series
 
 
 def write_report(folder: Path, summary: Summary, lives: Sequence[Life], trained_from: float) -> None:
@@ -17,6 +19,18 @@ def write_report(folder: Path, summary: Summary, lives: Sequence[Life], trained_
         (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
         write_events(folder / "events.jsonl", lives)
         draw_losses(folder / "loss.png", lives, trained_from)
+    except OSError as error:
+        raise StorageError(f"--report {error.filename or folder}: {error.strerror}") from None
+
+
+def write_virtual_report(
+    folder: Path, summary: Summary, lives: Sequence[Life], trained_from: float, series: Series, num_fragments: int
+) -> None:
+    """Write the same, and what is seen from outside a simulated world: swarm.png and rounds.png."""
+    write_report(folder, summary, lives, trained_from)
+    try:
+        draw_swarm(folder / "swarm.png", series)
+        draw_rounds(folder / "rounds.png", series, num_fragments)
     except OSError as error:
         raise StorageError(f"--report {error.filename or folder}: {error.strerror}") from None
 

@@ -17,10 +17,9 @@ or read. Whatever is larger is a body, cut into pieces and received straight int
     GOODBYE             the connection ends, and why
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 from pydantic import Field
 
@@ -53,8 +52,7 @@ class Kind(IntEnum):
     GOODBYE = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
+class Prefix(NamedTuple):
     """The checked first eight bytes of a frame."""
 
     kind: Kind
@@ -189,9 +187,9 @@ def encode_frame(head: Message, piece_bytes: int = 0) -> bytes:
 def parse_prefix(data: bytes | bytearray | memoryview) -> Prefix:
     """Return what the eight bytes announce; ValueError when the protocol does not allow it."""
     number, zero, head_bytes, piece_bytes = _PREFIX.unpack(data)
-    if zero != 0 or number not in _KINDS:
+    kind = _KINDS.get(number)
+    if zero != 0 or kind is None:
         raise ValueError(f"frame kind {number}.{zero} is unknown")
-    kind = Kind(number)
     if piece_bytes > MAX_PIECE_BYTES:
         raise ValueError(f"a piece of {piece_bytes} bytes; the limit is {MAX_PIECE_BYTES}")
     if (kind is Kind.DATA) != (piece_bytes > 0):
@@ -206,5 +204,5 @@ def parse_head(kind: Kind, data: bytes | bytearray | memoryview) -> Message:
     return HEADS[kind].decode(data)
 
 
-_KINDS: Final = frozenset(int(kind) for kind in Kind)
+_KINDS: Final = {int(kind): kind for kind in Kind}
 _KIND_OF: Final = {head: kind for kind, head in HEADS.items()} | {Hello: Kind.HELLO}

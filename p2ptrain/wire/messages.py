@@ -27,7 +27,7 @@ class Message(BaseModel):
 
     def encode(self) -> bytes:
         """Return the message as a msgpack map."""
-        encoded: bytes = msgpack.packb(self.model_dump())
+        encoded: bytes = msgpack.packb(self.__dict__, default=_fields)
         return encoded
 
     @classmethod
@@ -42,6 +42,13 @@ class Message(BaseModel):
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])[:60]
             raise ValueError(f"{cls.__name__}.{where}: {first['msg'][:120]}") from None
+
+
+def _fields(value: object) -> dict[str, Any]:
+    """Return the fields of a message inside a message."""
+    if isinstance(value, Message):
+        return value.__dict__
+    raise TypeError(f"{type(value).__name__} is nothing that a message holds")
 
 
 def unpack(data: bytes | bytearray | memoryview) -> Any:

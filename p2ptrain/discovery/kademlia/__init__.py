@@ -13,14 +13,16 @@ little is sessions.py, so no libp2p daemon ever starts. hivemind trusts what it 
   stranger, or fail (hivemind 1.1.12, dht/node.py:806). Members' liveness keeps the table clean instead.
 
 hivemind starts tasks without an owner. On the paths used here each ends within CALL_TIMEOUT of its last call, and
-after `close` every call fails at once. Its clock is the machine's, so this package does not run in virtual time. The
-import takes two seconds and brings torch: discovery/directory.py does it on a worker thread.
+after `close` every call fails at once. Its clock and its chance are the peer's (ports.py), so it runs in virtual time
+as well. The import takes two seconds and brings torch: discovery/directory.py does it on a worker thread.
 """
 
 from hivemind.utils.logging import use_hivemind_log_handler
 
 from p2ptrain.discovery.kademlia.node import Kademlia
+from p2ptrain.discovery.kademlia.ports import take_ports
 
 __all__ = ["Kademlia"]
 
+take_ports()
 use_hivemind_log_handler("nowhere")  # it prints to stderr and stops propagation otherwise

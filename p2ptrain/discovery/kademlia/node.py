@@ -8,6 +8,7 @@ from hivemind.dht.routing import DHTID, RoutingTable
 from hivemind.p2p import PeerID
 from hivemind.utils import MSGPackSerializer
 
+from p2ptrain.discovery.kademlia.ports import acting_for
 from p2ptrain.discovery.kademlia.screening import BUCKET_SIZE, node_id_of
 from p2ptrain.discovery.kademlia.sessions import CALL_TIMEOUT, Neighbourhood, Sessions
 from p2ptrain.discovery.kademlia.storage import BoundedStorage, Check, CheckingValidator
@@ -15,6 +16,7 @@ from p2ptrain.errors import NetworkError
 from p2ptrain.events import Events
 from p2ptrain.ids import PeerId, peer_id_bytes
 from p2ptrain.net.transport import Transport
+from p2ptrain.runtime import Runtime
 from p2ptrain.tasks import TaskOwner
 
 NUM_REPLICAS: Final = 5  # hivemind's default
@@ -28,6 +30,7 @@ class Kademlia:
     def __init__(
         self,
         *,
+        runtime: Runtime,
         transport: Transport,
         events: Events,
         check: Check,
@@ -35,32 +38,34 @@ class Kademlia:
         receive: Callable[[Iterable[bytes]], None],
     ) -> None:
         """`record_of` gives the signed record of a peer that is alive, `receive` takes those that come with answers."""
-        self._own, self._check = transport.peer_id, check
+        self._runtime, self._own, self._check = runtime, transport.peer_id, check
         self._tasks = TaskOwner(events)
         self._pending_pings: set[PeerId] = set()
         self._sessions = Sessions(
+            runtime,
             transport,
             Neighbourhood(check=check, record_of=record_of, receive=receive, on_request=self._requested_by),
         )
         self._node: DHTNode | None = None
 
     async def start(self) -> None:
-        self._node = await DHTNode.create(
-            p2p=self._sessions,
-            node_id=node_id_of(self._own),
-            bucket_size=BUCKET_SIZE,
-            num_replicas=NUM_REPLICAS,
-            parallel_rpc=MAX_PARALLEL_CALLS,
-            wait_timeout=CALL_TIMEOUT,
-            cache_locally=False,
-            cache_nearest=0,
-            cache_on_store=False,
-            cache_refresh_before_expiry=0,
-            cache_size=1,
-            reuse_get_requests=False,
-            blacklist_time=0,
-            record_validator=CheckingValidator(self._check),
-        )
+        with acting_for(self._runtime):
+            self._node = await DHTNode.create(
+                p2p=self._sessions,
+                node_id=node_id_of(self._own),
+                bucket_size=BUCKET_SIZE,
+                num_replicas=NUM_REPLICAS,
+                parallel_rpc=MAX_PARALLEL_CALLS,
+                wait_timeout=CALL_TIMEOUT,
+                cache_locally=False,
+                cache_nearest=0,
+                cache_on_store=False,
+                cache_refresh_before_expiry=0,
+                cache_size=1,
+                reuse_get_requests=False,
+                blacklist_time=0,
+                record_validator=CheckingValidator(self._check),
+            )
         self._node.protocol.storage = BoundedStorage()
 
     async def close(self) -> None:
@@ -79,7 +84,8 @@ class Kademlia:
             return
         self._pending_pings.add(peer)
         try:
-            await self._running.protocol.call_ping(PeerID(peer_id_bytes(peer)))
+            with acting_for(self._runtime):
+                await self._running.protocol.call_ping(PeerID(peer_id_bytes(peer)))
         finally:
             self._pending_pings.discard(peer)
 
@@ -96,12 +102,14 @@ class Kademlia:
     async def store(self, key: bytes, subkey: bytes, value: bytes, expires_at: float) -> bool:
         """Store a value at the nodes nearest to the key, and here; return whether a node took it."""
         packed = MSGPackSerializer.dumps(value)
-        self._running.protocol.storage.store_subkey(DHTID.generate(key), subkey, packed, expires_at)
-        return bool(await self._running.store(key, value, expires_at, subkey=subkey))
+        with acting_for(self._runtime):
+            self._running.protocol.storage.store_subkey(DHTID.generate(key), subkey, packed, expires_at)
+            return bool(await self._running.store(key, value, expires_at, subkey=subkey))
 
     async def find(self, key: bytes) -> dict[bytes, bytes]:
         """Return the values that the nodes nearest to a key have under it, by subkey."""
-        found = await self._running.get(key, latest=True)
+        with acting_for(self._runtime):
+            found = await self._running.get(key, latest=True)
         return {subkey: entry.value for subkey, entry in found.value.items()} if found is not None else {}
 
     @property
