@@ -11,13 +11,14 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from rich.console import Console
 
 from p2ptrain import __version__
-from p2ptrain.config import PeerSection, load_peer_config, load_run_config, shipped
+from p2ptrain.config import PeerSection, RunConfig, load_peer_config, load_run_config, shipped
 from p2ptrain.errors import ConfigError, ExitCode, IdentityInUseError, P2PTrainError
 from p2ptrain.events import Event, Events, jsonl_sink
 from p2ptrain.link import JoinLink
@@ -30,8 +31,10 @@ from p2ptrain.real.main import run
 from p2ptrain.real.memory import peak_memory_bytes
 from p2ptrain.real.runtime import create_runtime
 from p2ptrain.real.signals import follow_supervisor, stop_on_signals
+from p2ptrain.run import HeldOut
 from p2ptrain.runtime import Address, Runtime
 from p2ptrain.tasks import TaskOwner
+from p2ptrain.training.preparation import Training
 
 MAX_LOCAL_PEERS = 64  # identities that one user may have running side by side without naming directories
 
@@ -146,6 +149,21 @@ def _goodput(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     run_study(options, Console(), SystemClock())
     return ExitCode.OK
+
+
+def _explore(arguments: argparse.Namespace) -> int:
+    from p2ptrain.explore.hunt import ExploreOptions, explore, replay
+    from p2ptrain.real.clock import SystemClock
+
+    options = ExploreOptions(
+        run=arguments.run, network=arguments.network, num_seeds=arguments.seeds, first_seed=arguments.first_seed,
+        minutes=arguments.minutes, peers=arguments.peers, num_faults=arguments.faults, jobs=arguments.jobs,
+        replay=arguments.replay, report=arguments.report, trace=arguments.trace,
+    )  # fmt: skip
+    if options.replay:
+        return ExitCode.JUDGEMENT if replay(options, Console()).failed else ExitCode.OK
+    hunt = run(lambda: explore(options, Console(), SystemClock()))
+    return ExitCode.JUDGEMENT if hunt.failures else ExitCode.OK
 
 
 def _config(arguments: argparse.Namespace) -> int:
@@ -287,7 +305,7 @@ def _open_events(path: Path) -> TextIO:
 def _peer_options(arguments: argparse.Namespace) -> PeerOptions:
     section = load_peer_config(arguments.peer_config).peer if arguments.peer_config else PeerSection()
     announce = arguments.announce or section.announce
-    return PeerOptions(
+    options = PeerOptions(
         listen=_address("listen", arguments.listen or section.listen),
         announce=tuple(_address("announce", text) for text in announce),
         train=section.train and not arguments.no_train,
@@ -297,6 +315,18 @@ def _peer_options(arguments: argparse.Namespace) -> PeerOptions:
         new_swarm=getattr(arguments, "new_swarm", False),
         max_connections=_connection_budget(),
     )
+    return options if arguments.step_seconds is None else _sleeping(options, arguments.step_seconds)
+
+
+def _sleeping(options: PeerOptions, step_seconds: float) -> PeerOptions:
+    """Return the same, with inner steps of a fixed length."""
+    from p2ptrain.real.sleeping import SleepingTask
+
+    def make_training(config: RunConfig, held_out: HeldOut | None) -> Training:
+        training = options.prepare(config, held_out)
+        return replace(training, task=SleepingTask(training.task, step_seconds))
+
+    return replace(options, make_training=make_training)
 
 
 def _connection_budget() -> int:
@@ -356,6 +386,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_goodput_arguments(goodput)
 
+    explore = _command(
+        commands, "explore", _explore, "hunt for bugs: many seeds, each a virtual swarm in trouble, judged from outside"
+    )
+    explore.add_argument("run", metavar="RUN", help=runs)
+    _add_explore_arguments(explore)
+
     config = _command(
         commands, "config", _config, "list the runs that come with p2ptrain, or show one with all its values"
     )
@@ -389,6 +425,10 @@ def _add_peer_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", default="", metavar="PATH", help='own text, for runs whose data.source is "path"')
     parser.add_argument("--device", choices=["cpu", "cuda"], help="where to compute (default cpu)")
     parser.add_argument("--threads", type=_whole(1, 1024), metavar="N", help="threads of the inner loop (default 1)")
+    parser.add_argument(
+        "--step-seconds", type=_real(1e-3, 1e4), metavar="S",
+        help="for simulations: let each inner step sleep until it took so long",
+    )  # fmt: skip
     parser.add_argument("--events", type=Path, metavar="FILE", help="write every event as a line of JSON")
     parser.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
 
@@ -450,6 +490,21 @@ def _add_goodput_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=_whole(0, 2**31 - 1), default=0, metavar="K", help="default 0")
     parser.add_argument("--report", type=Path, metavar="DIR", help="write goodput.json, table.md and plots")
+
+
+def _add_explore_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--network", default="hostile", metavar="NET", help="as in `simulate` (default hostile)")
+    parser.add_argument("--seeds", type=_whole(1, 10_000_000), default=100, metavar="N", help="how many (default 100)")
+    parser.add_argument("--first-seed", type=_whole(0, 2**31 - 1), default=0, metavar="K", help="default 0")
+    parser.add_argument(
+        "--minutes", type=_real(1.0, 10_000.0), default=10.0, metavar="M", help="virtual minutes of each (default 10)"
+    )
+    parser.add_argument("--peers", type=_whole(2, 64), default=8, metavar="N", help="to begin with (default 8)")
+    parser.add_argument("--faults", type=_whole(0, 10_000), default=20, metavar="N", help="in each (default 20)")
+    parser.add_argument("--jobs", type=_whole(1, 1024), default=0, metavar="N", help="processes (default: all cores)")
+    parser.add_argument("--replay", default="", metavar="SEED|FILE", help="run one seed, or a failing plan, once more")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="with --replay: every event and message, a line each")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="write summary.json, matrix.txt and failing plans")
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:

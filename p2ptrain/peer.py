@@ -25,12 +25,13 @@ from p2ptrain.fragments.chain import Commit
 from p2ptrain.fragments.follower import Adopted
 from p2ptrain.fragments.layout import Layout, TensorSpec, make_layout
 from p2ptrain.fragments.messages import Done
+from p2ptrain.fragments.pure import Pure
 from p2ptrain.fragments.state import FragmentState
 from p2ptrain.fragments.store import RunStore, hosted_runs
 from p2ptrain.fragments.sync import ChainSync
 from p2ptrain.ids import PeerId, RunId, format_run_id
 from p2ptrain.link import JoinLink, LinkPeer
-from p2ptrain.net.identity import Identity, verify
+from p2ptrain.net.identity import Identity
 from p2ptrain.net.transport import Transport, TransportLimits
 from p2ptrain.run import MAX_MANIFEST_BYTES, HeldOut, RunManifest, create_run
 from p2ptrain.runtime import Address, Drive, Runtime
@@ -80,6 +81,8 @@ class PeerOptions:
     """Seconds between two validations of the anchors."""
     make_training: Callable[[RunConfig, HeldOut | None], Training] | None = None
     """Makes what a trainer has, in place of the run's own text and model: for simulations and tests."""
+    pure: Pure | None = None
+    """What is worked out from bytes alone, when that is shared by many peers of one process."""
     merge: Merge = merge
     """Merges a round when this peer leads it, in place of the run's rule: for tests of other rules."""
 
@@ -116,7 +119,8 @@ class Peer:
         self.latest_validation: tuple[float, int] = (float("nan"), 0)  # loss, version
         self._begin_with: Callable[[], Awaitable[None]]
         self._runtime, self._identity = runtime, identity
-        self._store = RunStore(runtime.storage, run_id)
+        self._pure = options.pure or Pure.of_one_peer()
+        self._store = RunStore(runtime.storage, run_id, self._pure)
         self._tasks = TaskOwner(events)
         self._vital_tasks = TaskOwner(events, on_failure=self._fail)  # what a peer cannot be without
         self._layout: Layout
@@ -143,7 +147,9 @@ class Peer:
         run = runtime.compute.run
         training = await run(options.prepare, config, None)
         layout = make_layout(training.task.shapes(), config.fragments.count)
-        saved = [] if options.new_swarm else await run(hosted_runs, runtime.storage, verify)
+        saved = (
+            [] if options.new_swarm else await run(hosted_runs, runtime.storage, options.pure or Pure.of_one_peer())
+        )
         manifest = next((one for one in saved if one.owner == identity.peer_id and one.config == config), None)
         states: list[FragmentState] = []
         if manifest is None:
@@ -245,7 +251,7 @@ class Peer:
 
     async def _fetch_manifest(self) -> RunManifest:
         """Return the run's manifest from disk or from any peer, checked against the link's run id."""
-        saved = await self._runtime.compute.run(self._store.load_manifest, verify)
+        saved = await self._runtime.compute.run(self._store.load_manifest)
         if saved is not None:
             return saved
         reasons: list[str] = []
@@ -254,7 +260,7 @@ class Peer:
                 reply = await self.transport.call(
                     peer, GetManifest(), Done, timeout=FETCH_TIMEOUT, bulk=True, max_body_bytes=MAX_MANIFEST_BYTES
                 )
-                return RunManifest.from_bytes(bytes(reply.body), expected=self.run_id, verify=verify)
+                return RunManifest.from_bytes(bytes(reply.body), expected=self.run_id, verify=self._pure.verify)
             except (NetworkError, Refused, RemoteProtocolError, LinkError) as error:
                 reasons.append(f"{peer[-6:]}: {error}")
         raise LinkError(f"no peer could give the run's manifest: {'; '.join(reasons) or 'none is connected'}")
@@ -269,6 +275,7 @@ class Peer:
             runtime=self._runtime, transport=self.transport, identity=self._identity, events=self.events,
             role="trainer" if self.options.train else "bootstrap", bootstrap=bootstrap,
             own_addresses=announced_addresses(self.listening_at, self._runtime.network.local_hosts(), self.options.announce),
+            verify=self._pure.verify, parse=self._pure.parse_member,
         )  # fmt: skip
         self.members.on_fatal(self._fail)
         await self.members.start()
@@ -301,7 +308,7 @@ class Peer:
     def _make_chains(self) -> ChainSync:
         return ChainSync(
             config=self.manifest.config, layout=self._layout, transport=self.transport, runtime=self._runtime,
-            events=self.events, verify=verify, others=self.transport.connected,
+            events=self.events, pure=self._pure, others=self.transport.connected,
         )  # fmt: skip
 
     async def _begin(self, start: Sequence[tuple[Commit, FragmentState]]) -> None:
@@ -315,7 +322,7 @@ class Peer:
             self.learner = await self._make_learner(self._training.task, start)
         self._rounds = Rounds(
             sync=self.chains, config=self.manifest.config, transport=self.transport, runtime=self._runtime, events=self.events,
-            signer=self._identity, verify=verify, others=self._possible_leaders, can_lead=self.members.can_be_dialled,
+            signer=self._identity, pure=self._pure, others=self._possible_leaders, can_lead=self.members.can_be_dialled,
             num_live=self.num_live_trainers, merge=self.options.merge,
         )  # fmt: skip
         self._rounds.start(self.learner)
@@ -421,6 +428,8 @@ class Peer:
                     await self._save_learner(self.learner, await self._runtime.compute.run(self._inner_state))
         except TimeoutError:
             self.events.emit("leave-timeout", seconds=LEAVE_TIMEOUT)
+        except StorageError as error:
+            self.events.emit("not-saved", reason=str(error))
         except Exception as error:  # noqa: BLE001 - the border of a life: whatever failed is said, and it ends all the same
             self.events.emit("task-failed", task="leave", error=describe(error))
         await self._stop_everything()
@@ -458,7 +467,7 @@ class Peer:
         self.events.emit(
             "adopted", fragment=commit.fragment, version=commit.version, commit=commit.digest.hex(), parent=commit.parent.hex(),
             leader=commit.leader, total_work=commit.total_work, committed_at=commit.committed_at, depth=adopted.depth,
-            tokens={envelope.peer: envelope.tokens for envelope in commit.envelopes}, included=self.peer_id in commit.contributors,
+            tokens=commit.tokens, included=self.peer_id in commit.contributors,
         )  # fmt: skip
 
     def _report_dropped(self, report: AdoptionReport) -> None:

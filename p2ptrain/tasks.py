@@ -39,6 +39,11 @@ class TaskOwner:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether no task can begin any more."""
+        return self._closed
+
     def _done(self, task: asyncio.Task[Any]) -> None:
         name = self._tasks.pop(task, "")
         error = None if task.cancelled() else task.exception()

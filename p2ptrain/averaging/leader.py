@@ -30,13 +30,13 @@ from p2ptrain.fragments.chain import (
     Envelope,
     Ledger,
     Signs,
-    Verify,
     check_envelope,
     draw,
     total_work,
 )
 from p2ptrain.fragments.follower import Adopted, Follower
 from p2ptrain.fragments.messages import Done, Head
+from p2ptrain.fragments.pure import Pure
 from p2ptrain.fragments.state import FragmentState
 from p2ptrain.fragments.sync import ChainSync
 from p2ptrain.ids import Digest, PeerId, digest, short
@@ -71,13 +71,13 @@ class Leader:
 
     def __init__(
         self, *, follower: Follower, sync: ChainSync, config: RunConfig, transport: Transport, runtime: Runtime, events: Events,
-        signer: Signs, verify: Verify, tasks: TaskOwner, can_lead: Callable[[PeerId], bool], num_live: Callable[[], int],
+        signer: Signs, pure: Pure, tasks: TaskOwner, can_lead: Callable[[PeerId], bool], num_live: Callable[[], int],
         merge: Merge = merge,
     ) -> None:  # fmt: skip
         self._merge_rule = merge
         self._follower, self._sync, self._config = follower, sync, config
         self._transport, self._runtime, self._events = transport, runtime, events
-        self._signer, self._verify, self._tasks = signer, verify, tasks
+        self._signer, self._pure, self._tasks = signer, pure, tasks
         self._can_lead, self._num_live = can_lead, num_live
         self._fragment = follower.fragment
         self._head_at = runtime.clock.monotonic()
@@ -175,14 +175,14 @@ class Leader:
 
     def _checked(self, peer: PeerId, request: Contribute, body: bytearray, head: Commit, ledger: Ledger) -> _Received:
         """Return a contribution that this round may merge (on a worker thread); ChainError or CodecError with the reason."""
-        envelope = Envelope.from_bytes(request.envelope)
+        envelope = self._pure.parse_envelope(request.envelope)
         if envelope.peer != peer:
             raise ChainError("the envelope is another peer's")
         if envelope.content != digest("content", body):
             raise ChainError("the bytes do not match the envelope's digest")
         check_envelope(
             envelope, head, ledger, num_pieces=len(self._fragment.pieces),
-            max_staleness=self._config.rounds.max_staleness, verify=self._verify,
+            max_staleness=self._config.rounds.max_staleness, verify=self._pure.verify,
         )  # fmt: skip
         values = CODECS[self._config.codec.up].decode(body, self._fragment.num_elements)
         if max(envelope.norms, default=0.0) > MAX_NORM:

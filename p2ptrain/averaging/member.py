@@ -101,16 +101,18 @@ class Member:
         """Stay registered with a candidate; return when it is lost, does not answer, or never makes a commit."""
         self._leader, self._leader_lost = candidate, asyncio.Event()
         clock = self._runtime.clock
-        began_at, accepted = clock.monotonic(), True
+        began_at, refused_since = clock.monotonic(), None
         while True:
-            interval = self._config.rounds.inner_steps * self._learner.progress.step_seconds  # 0 before the first step:
-            patience = max(MAX_STALLED_INTERVALS * interval, 4 * LEAST_PATIENCE)  # then no leader is late with a commit
-            if (interval or not accepted) and clock.monotonic() >= began_at + patience:
+            interval = self._config.rounds.inner_steps * self._learner.progress.step_seconds
+            now, least = clock.monotonic(), 4 * LEAST_PATIENCE
+            if interval and now >= began_at + max(MAX_STALLED_INTERVALS * interval, least):
+                return  # before our first step (interval 0) no leader is late with a commit
+            if refused_since is not None and now >= refused_since + max(interval, least):
+                return  # its head is not ours, and we would have followed it by now if we could
+            accepted = await self._register(candidate, head)
+            if accepted is None:
                 return
-            answer = await self._register(candidate, head)
-            if answer is None:
-                return
-            accepted = answer
+            refused_since = None if accepted else refused_since or now
             pause = max(LEAST_PATIENCE, interval) if accepted else RETRY_INTERVAL
             try:
                 async with asyncio.timeout(pause):

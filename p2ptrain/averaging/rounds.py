@@ -9,8 +9,9 @@ from p2ptrain.averaging.messages import Called, CallMember, Contribute, Decline,
 from p2ptrain.config import RunConfig
 from p2ptrain.errors import Refused
 from p2ptrain.events import Events
-from p2ptrain.fragments.chain import Signs, Verify
+from p2ptrain.fragments.chain import Signs
 from p2ptrain.fragments.messages import Done
+from p2ptrain.fragments.pure import Pure
 from p2ptrain.fragments.sync import ChainSync
 from p2ptrain.ids import PeerId
 from p2ptrain.net.transport import Transport
@@ -24,7 +25,7 @@ class Rounds:
     """Leads when asked to, and takes part when there is a learner."""
 
     def __init__(
-        self, *, sync: ChainSync, config: RunConfig, transport: Transport, runtime: Runtime, events: Events, signer: Signs, verify: Verify,
+        self, *, sync: ChainSync, config: RunConfig, transport: Transport, runtime: Runtime, events: Events, signer: Signs, pure: Pure,
         others: Callable[[], Sequence[PeerId]], can_lead: Callable[[PeerId], bool], num_live: Callable[[], int],
         merge: Merge = merge,
     ) -> None:  # fmt: skip
@@ -36,7 +37,7 @@ class Rounds:
         self._leaders = [
             Leader(
                 follower=follower, sync=sync, config=config, transport=transport, runtime=runtime, events=events, signer=signer,
-                verify=verify, tasks=self._tasks, can_lead=can_lead, num_live=num_live, merge=merge,
+                pure=pure, tasks=self._tasks, can_lead=can_lead, num_live=num_live, merge=merge,
             )
             for follower in sync.followers
         ]  # fmt: skip
@@ -81,9 +82,9 @@ class Rounds:
             CODECS[self._config.codec.down].num_bytes(follower.fragment.num_elements)
             for follower in self._sync.followers
         )
-        self._transport.handle(Register, self._register)
-        self._transport.handle(CallMember, self._call)
-        self._transport.handle(Decline, self._decline)
+        self._transport.handle_at_once(Register, self._register)
+        self._transport.handle_at_once(CallMember, self._call)
+        self._transport.handle_at_once(Decline, self._decline)
         self._transport.handle(Contribute, self._contribute, admit=self._admit, max_body_bytes=largest)
         self._transport.handle(Hold, self._hold, max_body_bytes=largest_update)
 
@@ -92,15 +93,15 @@ class Rounds:
             raise Refused("unknown-fragment", f"this run has {len(self._leaders)} fragments")
         return self._leaders[fragment]
 
-    async def _register(self, sender: PeerId, request: Register, _body: bytearray) -> Registered:
+    def _register(self, sender: PeerId, request: Register) -> Registered:
         return self._leader(request.head.fragment).register(sender, request)
 
-    async def _call(self, sender: PeerId, request: CallMember, _body: bytearray) -> Called:
+    def _call(self, sender: PeerId, request: CallMember) -> Called:
         if request.fragment >= len(self._members):
             return Called(joins=False, reason="this peer does not train that fragment")
         return self._members[request.fragment].call(sender, request)
 
-    async def _decline(self, sender: PeerId, request: Decline, _body: bytearray) -> Done:
+    def _decline(self, sender: PeerId, request: Decline) -> Done:
         self._leader(request.fragment).decline(sender, request)
         return Done()
 

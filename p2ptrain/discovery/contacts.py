@@ -94,7 +94,8 @@ class Contacts:
     def hopeless(self) -> P2PTrainError | None:
         """Return an error that no retry will cure: every bootstrap address trains another run, or speaks otherwise."""
         failures = [contact.failure for contact in self._bootstrap()]
-        return failures[0] if all(isinstance(failure, LinkError | IncompatibleError) for failure in failures) else None
+        all_final = all(isinstance(failure, LinkError | IncompatibleError) for failure in failures)
+        return failures[0] if failures and all_final else None
 
     def report(self) -> str:
         """Return one line per bootstrap address: the address, why it is not connected, how long the attempt took."""
@@ -107,7 +108,7 @@ class Contacts:
         while not contact.is_myself:
             await contact.needed.wait()
             if contact.reached_at is not None and self._seconds_since(contact.reached_at) > MAX_BACKOFF:
-                contact.num_attempts = 1
+                contact.num_attempts, contact.reached_at = 1, None
             await asyncio.sleep(self._delay(contact.num_attempts))
             if contact.needed.is_set():
                 await self._dial(contact)

@@ -17,14 +17,14 @@ from p2ptrain.discovery.dial_back import DialBacks
 from p2ptrain.discovery.gossip import Gossip
 from p2ptrain.discovery.own_record import OwnRecord
 from p2ptrain.discovery.reachability import Reachability, Verdict
-from p2ptrain.discovery.records import MAX_LIFETIME, MemberRecord
+from p2ptrain.discovery.records import MAX_LIFETIME, MemberRecord, ParseMember, Verify
 from p2ptrain.discovery.roster import Roster
 from p2ptrain.discovery.view import Entry
 from p2ptrain.errors import P2PTrainError, StorageError, UnreachableError
 from p2ptrain.events import Events
 from p2ptrain.ids import PeerId
 from p2ptrain.link import LinkPeer
-from p2ptrain.net.identity import Identity
+from p2ptrain.net.identity import Identity, verify
 from p2ptrain.net.transport import Transport
 from p2ptrain.runtime import Address, Runtime
 from p2ptrain.tasks import TaskOwner
@@ -54,12 +54,16 @@ class Members:
         bootstrap: Sequence[LinkPeer],
         own_addresses: Sequence[Address],
         known_peers: Sequence[LinkPeer] = (),
+        verify: Verify = verify,
+        parse: ParseMember = MemberRecord.parse,
     ) -> None:
         """`known_peers` are tried like those remembered on disk: only while nobody else is there."""
         self._runtime, self._transport, self._events = runtime, transport, events
         self._known_peers = list(known_peers)
         self._tasks = TaskOwner(events)
-        self._roster = Roster(runtime=runtime, own=transport.peer_id, run_id=transport.run_id)
+        self._roster = Roster(
+            runtime=runtime, own=transport.peer_id, run_id=transport.run_id, verify=verify, parse=parse
+        )
         self._own = OwnRecord(
             clock=runtime.clock, identity=identity, run_id=transport.run_id, role=role, addresses=own_addresses
         )
@@ -69,7 +73,7 @@ class Members:
             tasks=self._tasks,
             roster=self._roster,
             receive=self.receive,
-            on_failed=self._lost,
+            on_failed=self._not_answering,
         )
         self._contacts = Contacts(
             runtime=runtime,
@@ -89,6 +93,7 @@ class Members:
         )
         self._dial_backs = DialBacks(runtime=runtime, transport=transport)
         self._changes: dict[str, Any] = {}  # of the own record, not yet signed
+        self._looking_for: set[PeerId] = set()
         self._changed, self._decided = asyncio.Event(), asyncio.Event()
         self._callbacks: list[Callable[[], None]] = []
         self._fatal_callbacks: list[Callable[[P2PTrainError], None]] = []
@@ -203,8 +208,9 @@ class Members:
             raise self._fatal
 
     async def leave(self) -> None:
-        """Say goodbye to everybody who is connected, within a second, and stop. Does nothing the second time."""
+        """Say goodbye to everybody who is connected, within a second, and stop. The second time it only stops."""
         if self._closed:
+            await self.close()  # whoever waited for the first goodbye may have lost patience
             return
         self._closed = True
         self._publish(self._own.issue(gone=True))
@@ -242,27 +248,46 @@ class Members:
         self._settle()
         self._lost(peer)
 
+    def _not_answering(self, peer: PeerId) -> None:
+        """A peer could not be called. That one cannot be dialled that nobody can dial says nothing about it."""
+        record = self._roster.live.get(peer)
+        if record is not None and record.reachable is not False:
+            self._lost(peer)
+
     def _lost(self, peer: PeerId) -> None:
         """Find out whether a peer whose connection broke, or who could not be called, is still there."""
-        if peer in self._roster.live and peer not in self._roster.connected and not self._closed:
-            self._tasks.spawn("dial a lost peer", self._dial_lost(peer))
+        if peer in self._looking_for or peer not in self._roster.live or peer in self._roster.connected or self._closed:
+            return
+        self._looking_for.add(peer)
+        self._tasks.spawn("dial a lost peer", self._look_for(peer))
 
-    async def _dial_lost(self, peer: PeerId) -> None:
-        record = self._roster.live.get(peer)
-        comes_by_itself = record is not None and record.reachable is False
-        window = RETURN_WINDOW if comes_by_itself else REDIAL_WINDOW * self._runtime.entropy.random.random()
-        await asyncio.sleep(window)
+    async def _look_for(self, peer: PeerId) -> None:
+        """Dial a lost peer, or let it dial us; it counts as down unless it comes back or has said something new."""
+        try:
+            while (record := self._roster.live.get(peer)) is not None and peer not in self._roster.connected:
+                comes_by_itself = record.reachable is False
+                chance = self._runtime.entropy.random
+                await asyncio.sleep(RETURN_WINDOW if comes_by_itself else chance.uniform(0.0, REDIAL_WINDOW))
+                if await self._dial(peer):
+                    return
+                if self._roster.live.get(peer) == record:
+                    self._roster.doubt(peer)
+                    self._settle()
+        finally:
+            self._looking_for.discard(peer)
+
+    async def _dial(self, peer: PeerId) -> bool:
+        """Dial the addresses of a peer; return whether it is connected now."""
         for address in self._transport.addresses_of(peer):
             if peer in self._roster.connected:
-                return
+                return True
             try:
                 async with asyncio.timeout(DIAL_TIMEOUT):
                     await self._transport.dial(address, expected=peer)
-                return
+                return True
             except (TimeoutError, P2PTrainError):
                 continue
-        self._roster.doubt(peer)
-        self._settle()
+        return peer in self._roster.connected
 
     def _missed(self) -> None:
         """An address could not be reached, or turned us away."""

@@ -31,6 +31,7 @@ MAX_HOLDERS: Final = 3
 MAX_LIFETIME: Final = 600.0  # seconds; a peer that died without a word is listed no longer than this
 MAX_CLOCK_SKEW: Final = 120.0  # seconds by which a record may come from the future: home clocks without NTP
 MAX_SEQUENCE: Final = 2**32 - 1
+MAX_INSTANT: Final = 1e18  # seconds; what is in the future is refused when the record is believed, not when it is read
 MAX_COUNT: Final = 2**62  # of steps, windows, work: what a signed 64-bit integer holds, with room to add
 
 Verify = Callable[[PeerId, str, bytes, bytes], bool]
@@ -73,24 +74,43 @@ class MemberRecord:
         return _sign(identity, "member-record", fields, MAX_MEMBER_BYTES)
 
     @classmethod
-    def from_bytes(cls, data: bytes, *, run_id: RunId, now: float, verify: Verify = identity.verify) -> "MemberRecord":
+    def from_bytes(
+        cls,
+        data: bytes,
+        *,
+        run_id: RunId,
+        now: float,
+        verify: Verify = identity.verify,
+        parse: "ParseMember | None" = None,
+    ) -> "MemberRecord":
         """Return the record in `data` if its peer signed it for this run; ValueError says why it is refused."""
+        record, body, signature = (parse or cls.parse)(data)
+        if record.run_id != run_id:
+            raise ValueError("the record belongs to another run")
+        _issued_at(record.issued_at, now)
+        if record.expires_at <= now:
+            raise ValueError("the record has expired")
+        if not verify(record.peer, "member-record", body, signature):
+            raise ValueError("the signature is not the peer's")
+        return record
+
+    @classmethod
+    def parse(cls, data: bytes) -> "tuple[MemberRecord, bytes, bytes]":
+        """Return the record that `data` spells, and the signed bytes and signature to be checked; ValueError."""
         body, signature, values = _open(data, 12, MAX_MEMBER_BYTES)
         key, run, addresses, role, issued_at, sequence, lifetime, gone, position, num_inner_steps, rate, reachable = (
             values
         )
-        if _bytes(run, DIGEST_BYTES) != run_id:
-            raise ValueError("the record belongs to another run")
         if type(gone) is not bool:
             raise ValueError("`gone` is true or false")
         if reachable is not None and type(reachable) is not bool:
             raise ValueError("`reachable` is true, false or nil")
         record = cls(
             peer=peer_id_from_public_key(_bytes(key, 32)),
-            run_id=run_id,
+            run_id=RunId(_bytes(run, DIGEST_BYTES)),
             addresses=_addresses(addresses),
             role=ROLES[_count(role, len(ROLES) - 1)],
-            issued_at=_issued_at(issued_at, now),
+            issued_at=_real(issued_at, MAX_INSTANT),
             sequence=_count(sequence, MAX_SEQUENCE),
             lifetime=_real(lifetime, MAX_LIFETIME),
             gone=gone,
@@ -99,11 +119,10 @@ class MemberRecord:
             tokens_per_second=_real(rate, 1e12),
             reachable=reachable,
         )
-        if record.expires_at <= now:
-            raise ValueError("the record has expired")
-        if not verify(record.peer, "member-record", body, signature):
-            raise ValueError("the signature is not the peer's")
-        return record
+        return record, body, signature
+
+
+ParseMember = Callable[[bytes], tuple[MemberRecord, bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

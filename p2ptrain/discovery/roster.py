@@ -7,17 +7,26 @@ A farewell ends a life whatever the connection says. No I/O happens here.
 
 from collections.abc import Iterable
 
-from p2ptrain.discovery.records import MemberRecord
+from p2ptrain.discovery.records import MemberRecord, ParseMember, Verify
 from p2ptrain.discovery.view import AgeKey, Entry, PartialView
 from p2ptrain.ids import PeerId, RunId
+from p2ptrain.net.identity import verify
 from p2ptrain.runtime import Runtime
 
 
 class Roster:
     """The view, the connections, and the doubts of one peer."""
 
-    def __init__(self, *, runtime: Runtime, own: PeerId, run_id: RunId) -> None:
-        self._runtime, self._run_id = runtime, run_id
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        own: PeerId,
+        run_id: RunId,
+        verify: Verify = verify,
+        parse: ParseMember = MemberRecord.parse,
+    ) -> None:
+        self._runtime, self._run_id, self._verify, self._parse = runtime, run_id, verify, parse
         self.view = PartialView(own)
         self.connected: set[PeerId] = set()
         self.live: dict[PeerId, MemberRecord] = {}  # by ascending peer id
@@ -27,15 +36,19 @@ class Roster:
     def check(self, signed: Iterable[bytes]) -> list[Entry]:
         """Return the records that are not known and can be believed; what cannot is dropped and counted."""
         now = self._runtime.clock.wall()
-        known = {entry.signed for entry in self.view}
+        known = self.view.signed_records()
         entries = []
         for data in signed:
             if data in known:
                 continue
             try:
-                entries.append(Entry(MemberRecord.from_bytes(data, run_id=self._run_id, now=now), data))
+                record = MemberRecord.from_bytes(
+                    data, run_id=self._run_id, now=now, verify=self._verify, parse=self._parse
+                )
             except ValueError:
                 self.num_refused += 1
+            else:
+                entries.append(Entry(record, data))
         return entries
 
     def merge(self, entries: Iterable[Entry]) -> list[Entry]:

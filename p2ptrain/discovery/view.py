@@ -69,6 +69,10 @@ class PartialView:
     def get(self, peer: PeerId) -> Entry | None:
         return self._entries.get(peer)
 
+    def signed_records(self) -> set[bytes]:
+        """Return the records as they were signed, to look up what is known already."""
+        return {entry.signed for entry in self._entries.values()}
+
     def merge(self, entries: Iterable[Entry], chance: random.Random, keep: Container[PeerId] = ()) -> list[Entry]:
         """Take in what is newer than what is here; return the entries that were and that found room.
 

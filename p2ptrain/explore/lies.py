@@ -33,8 +33,8 @@ from p2ptrain.fragments.messages import (
     Heads,
     Snapshot,
 )
+from p2ptrain.fragments.pure import pack_snapshot
 from p2ptrain.fragments.state import FragmentState
-from p2ptrain.fragments.sync import pack_snapshot
 from p2ptrain.ids import Digest, PeerId, digest
 from p2ptrain.net.identity import Identity
 from p2ptrain.peer import Peer
@@ -162,7 +162,7 @@ class Liar:
     def _come_from_nowhere(self, fragment: int) -> None:
         archive = self._peer.chains.followers[fragment].archive
         state = archive.state
-        forged_state = FragmentState(np.full_like(state.anchor, 7.0), state.momentum, state.ledger)
+        forged_state = FragmentState(np.full_like(state.anchor, 7.0), state.moments, state.ledger)
         forged = self._child(
             archive.head, parent=digest("commit", b"nowhere"), version=archive.head.version + 30, state=forged_state.digest,
             total_work=HEAVY,
@@ -220,4 +220,4 @@ class Liar:
     def _answer(self, request: type[Message], handler: Handler) -> None:
         methods = self._peer.transport._handlers._methods
         self._honest.setdefault(request.method, methods[request.method])
-        methods[request.method] = replace(methods[request.method], handler=handler)
+        methods[request.method] = replace(methods[request.method], handler=handler, at_once=None)

@@ -104,7 +104,7 @@ class Story:
         self._cast = Cast(self.swarm)
         self._armed: list[_Armed] = []
         self._trouble: Trouble
-        self._starting: dict[str, float] = {}
+        self._listen: Callable[[str, Event], None]
 
     def run(self) -> Outcome:
         """Return what became of it; nothing that goes wrong in the swarm is raised."""
@@ -143,8 +143,9 @@ class Story:
         self._trouble = Trouble(swarm, bootstrap=first)
         if not host_trains:
             self._trouble.observers.add(first)
-        swarm.on_message = self._hear_message
-        swarm.on_event = self._hear_event
+        swarm.hooks.append(self._hear_message)
+        listen, swarm.on_event = swarm.on_event, self._hear_event
+        self._listen = listen
         for number in range(self._plan.peers - 1):
             await asyncio.sleep(chance.uniform(0.0, 1.0))
             if number == 0:
@@ -200,8 +201,7 @@ class Story:
                     self._trouble.restart_now(armed.victim)
             if armed.victim and fault.phase in ("starting", "leaving"):
                 await asyncio.sleep(chance.uniform(0.06, 0.3) if fault.phase == "starting" else chance.uniform(0, 0.3))
-                is_up = armed.victim in self.swarm.peers
-                if is_up == (fault.phase == "leaving"):
+                if armed.victim in (self.swarm.starting if fault.phase == "starting" else self.swarm.leaving):
                     self._strike(armed, armed.victim)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(12.0 if armed.victim else 1.0):
@@ -223,9 +223,11 @@ class Story:
             hosts = list(self.swarm.peers)
             left = chance.sample(hosts, len(hosts) // 2)
             mend = self._trouble.part(left, [host for host in self.swarm.host_names if host not in left])
-            await asyncio.sleep(INNER_STEPS * STEP_SECONDS * chance.uniform(1.2, 1.7))
+            try:
+                await asyncio.sleep(INNER_STEPS * STEP_SECONDS * chance.uniform(1.2, 1.7))
+            finally:
+                mend()
             armed.skip = chance.randrange(3)
-            mend()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(15.0):
                     await armed.done.wait()
@@ -254,6 +256,7 @@ class Story:
                 self._consider(armed, self._candidates(armed, list(self._cast.scenes(phase))))
 
     def _hear_event(self, host: str, event: Event) -> None:
+        self._listen(host, event)
         if event.kind not in ("reorg", "resync", "fork"):
             return
         for armed in list(self._armed):

@@ -18,8 +18,7 @@ MAX_ALIVE: Final = 12  # peers; before one more joins, an old one goes for good
 MAX_SKEW: Final = 240.0  # s that a clock is wrong: two of them differ by less than the protocol's ten minutes
 SLOW_BYTES_PER_SECOND: Final = 40_000.0
 STRAGGLER: Final = 10.0
-RESTART_ATTEMPTS: Final = 12  # to bring a peer back that cannot reach anybody yet
-RESTART_INTERVAL: Final = 5.0  # s between them
+RESTART_INTERVAL: Final = 3.0  # s between two attempts to bring a peer back
 
 class Trouble:
     """Makes trouble for hosts of a swarm, and ends it."""
@@ -35,7 +34,7 @@ class Trouble:
         """Hosts that are not to come back."""
         self.observers: set[str] = set()
         """Hosts whose peer does not train."""
-        self.on_started: Callable[[str], None] = lambda host: None
+        self._wanted: dict[str, int] = {}  # how often somebody asked for a host's return
 
     # What can be done to somebody
 
@@ -160,33 +159,40 @@ class Trouble:
         self.spawn(self.bring_back(victim, after=0.05))
 
     async def bring_back(self, host: str, *, after: float) -> None:
-        """Start a host's peer again, as often as it takes."""
+        """Start a host's peer again, as often as it takes; one attempt at a time, whoever asks for it."""
+        self._wanted[host] = wanted = self._wanted.get(host, 0) + 1
         await asyncio.sleep(after)
-        for _ in range(RESTART_ATTEMPTS):
-            if host in self.retired:
-                return
-            if host in self._swarm.peers or await self._started(host):
-                self.down.discard(host)
-                self.on_started(host)
+        while host not in self.retired and self._wanted[host] == wanted:
+            if host not in self._swarm.starting and (host in self._swarm.peers or await self._started(host)):
+                if self._wanted[host] == wanted:
+                    self.down.discard(host)
                 return
             await asyncio.sleep(RESTART_INTERVAL)
 
     async def _started(self, host: str) -> bool:
         train = host not in self.observers
         try:
-            if not self._swarm.peers and host == self._bootstrap:
+            if host == self._bootstrap and (not self._swarm.peers or self._wanted[host] % 2):
                 await self._swarm.resume(host)
             else:
                 await self._swarm.restart(host, train=train)
         except (P2PTrainError, asyncio.CancelledError):
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if _is_cancelled():
                 raise
             return False
         return host in self._swarm.peers
 
     async def _leave_and_return(self, host: str, after: float | None) -> None:
-        await self._swarm.leave(host)
+        starting = self._swarm.starting.get(host)
+        if starting is not None:  # its user has changed his mind
+            starting.cancel()
+            await asyncio.wait([starting])
+            self._swarm.world.kill(host)
+        try:
+            await self._swarm.leave(host)
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise  # otherwise it was killed before it had left
         if after is not None:
             await self.bring_back(host, after=after)
 
@@ -250,3 +256,9 @@ class Trouble:
             for host in self._swarm.host_names
             if host not in self.retired and (host not in self._swarm.peers or host in self.down)
         ]
+
+
+def _is_cancelled() -> bool:
+    """Whether the present task itself was told to end, and not one that it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

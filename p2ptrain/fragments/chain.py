@@ -17,7 +17,7 @@ Who may lead is not checked here: anybody can sign a commit. Two commits on one 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final, Protocol, Self
 
 import msgpack
@@ -59,9 +59,7 @@ class _Signed:
     @cached_property
     def payload(self) -> bytes:
         """The bytes that are signed."""
-        packed: bytes = msgpack.packb(
-            [_plain(getattr(self, item.name)) for item in fields(self) if item.name != "signature"]
-        )
+        packed: bytes = msgpack.packb([_plain(getattr(self, name)) for name in _signed_fields(type(self))])
         return packed
 
     @cached_property
@@ -77,16 +75,25 @@ class _Signed:
 
     @classmethod
     def _unpack(cls, data: bytes) -> tuple[tuple[Any, ...], bytes, bytes]:
-        """Return the fields, the exact payload and the signature; ChainError for anything else."""
+        """Return the fields, the exact payload and the signature; ChainError for anything else.
+
+        What is not spelled as this build would spell it is refused: one thing has one digest.
+        """
         if len(data) > cls.MAX_BYTES:
             raise ChainError(f"{cls.DOMAIN} of {len(data)} bytes; at most {cls.MAX_BYTES}")
         try:
             payload, signature = unpack(data)
             values = unpack(payload)
             _require(isinstance(values, tuple) and isinstance(signature, bytes) and len(signature) <= 64)
+            _require(msgpack.packb(values) == payload and msgpack.packb((payload, signature)) == data)
         except (ValueError, TypeError):
             raise ChainError(f"malformed {cls.DOMAIN}") from None
         return values, payload, signature
+
+    def _came_as(self, payload: bytes) -> Self:
+        """Note the bytes that were signed, of which these fields were read."""
+        self.__dict__["payload"] = payload  # where the cached property looks first
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,10 +135,9 @@ class Envelope(_Signed):
                 content=_digest(content), norms=tuple(_real(norm) for norm in norms), signature=signature,
             )  # fmt: skip
             _require(1 <= envelope.steps <= envelope.last_step - envelope.after_step and envelope.tokens >= 1)
-            _require(envelope.payload == payload)
         except (ValueError, TypeError):
             raise ChainError("malformed envelope") from None
-        return envelope
+        return envelope._came_as(payload)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,21 +177,26 @@ class Commit(_Signed):
                 committed_at=_real(committed_at), envelopes=tuple(Envelope.from_bytes(item) for item in envelopes),
                 signature=signature,
             )  # fmt: skip
-            _require(len(commit.next) <= 32 and commit.payload == payload)
+            _require(len(commit.next) <= 32)
         except ChainError:
             raise
         except (ValueError, TypeError):
             raise ChainError("malformed commit") from None
-        return commit
+        return commit._came_as(payload)
 
-    @property
+    @cached_property
     def weight(self) -> tuple[int, int]:
         """Fork choice: of two commits the one with the larger weight wins. Never equal for different commits."""
         return self.total_work, -int.from_bytes(self.digest, "big")
 
-    @property
+    @cached_property
     def contributors(self) -> tuple[PeerId, ...]:
         return tuple(envelope.peer for envelope in self.envelopes)
+
+    @cached_property
+    def tokens(self) -> dict[PeerId, int]:
+        """How many tokens of each contributor it merges; not to be changed."""
+        return {envelope.peer: envelope.tokens for envelope in self.envelopes}
 
 
 def genesis_commit(run_id: RunId, fragment: int, state: Digest, created_at: float, leaders: Iterable[PeerId]) -> Commit:
@@ -327,6 +338,11 @@ def check_commit(
 def draw(key: bytes, peers: Iterable[PeerId]) -> list[PeerId]:
     """Return the peers in an order that everybody who has the key computes alike, and nobody can choose."""
     return sorted(set(peers), key=lambda peer: (digest("draw", key, public_key_of(peer)), peer))
+
+
+@cache
+def _signed_fields(kind: Any) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(kind) if item.name != "signature")
 
 
 def _plain(value: Any) -> Any:

@@ -3,11 +3,12 @@
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from p2ptrain.config import OuterConfig
 from p2ptrain.errors import NetworkError, Refused, RemoteProtocolError, StateSyncError
-from p2ptrain.fragments.chain import MAX_COMMIT_BYTES, MAX_WORK, ChainError, Commit, Verify
+from p2ptrain.fragments.chain import MAX_COMMIT_BYTES, MAX_WORK, ChainError, Commit
 from p2ptrain.fragments.layout import Fragment
 from p2ptrain.fragments.messages import (
     Commits,
@@ -19,9 +20,11 @@ from p2ptrain.fragments.messages import (
     Heads,
     Snapshot,
 )
+from p2ptrain.fragments.pure import Pure
 from p2ptrain.fragments.state import FragmentState
 from p2ptrain.ids import Digest, PeerId, digest, short
-from p2ptrain.net.transport import Transport
+from p2ptrain.net.calls import TOO_LARGE
+from p2ptrain.net.transport import SMALL_BODY_BYTES, Transport
 from p2ptrain.runtime import Runtime
 
 MAX_DONORS = 6  # asked one after the other before a fetch is given up
@@ -39,12 +42,12 @@ class Donors:
     """Fetches with fall-back: the peers who said they have it first, then anybody who is connected."""
 
     def __init__(
-        self, transport: Transport, runtime: Runtime, others: Callable[[], Sequence[PeerId]], verify: Verify
+        self, transport: Transport, runtime: Runtime, others: Callable[[], Sequence[PeerId]], pure: Pure
     ) -> None:
-        self._transport, self._runtime, self._others, self._verify = transport, runtime, others, verify
+        self._transport, self._runtime, self._others, self._pure = transport, runtime, others, pure
 
     def _is_signed(self, commit: Commit) -> bool:
-        return self._verify(commit.leader, Commit.DOMAIN, commit.payload, commit.signature)
+        return self._pure.verify(commit.leader, Commit.DOMAIN, commit.payload, commit.signature)
 
     async def commits(
         self, fragment: int, head: Digest, known: list[Digest], holders: Iterable[PeerId]
@@ -53,10 +56,14 @@ class Donors:
 
         async def ask(peer: PeerId) -> list[Commit]:
             request = GetCommits(fragment=fragment, digest=head, known=tuple(known))
-            reply = await self._transport.call(
-                peer, request, Commits, timeout=COMMITS_TIMEOUT, bulk=True, max_body_bytes=4 * MAX_COMMIT_BYTES
-            )
-            return await self._runtime.compute.run(_split_commits, bytes(reply.body), reply.message.sizes, head)
+            call = partial(self._transport.call, peer, request, Commits, timeout=COMMITS_TIMEOUT)
+            try:  # mostly it is one commit: not worth a connection for bulk
+                reply = await call(max_body_bytes=SMALL_BODY_BYTES)
+            except Refused as refusal:
+                if refusal.code != TOO_LARGE:
+                    raise
+                reply = await call(bulk=True, max_body_bytes=4 * MAX_COMMIT_BYTES)
+            return await self._runtime.compute.run(self._split_commits, bytes(reply.body), reply.message.sizes, head)
 
         return await self._first(ask, holders, "the commits")
 
@@ -91,7 +98,8 @@ class Donors:
                 max_body_bytes=limit,
             )
             parse = self._runtime.compute.run
-            commit, state = await parse(parse_snapshot, reply.body, reply.message.commit_bytes, fragment, outer)
+            data = bytes(reply.body)
+            commit, state = await parse(self._pure.parse_snapshot, data, reply.message.commit_bytes, fragment, outer)
             if commit.run_id != self._transport.run_id:
                 raise StateSyncError("a snapshot of another run")
             if commit.version and not await parse(self._is_signed, commit):
@@ -116,6 +124,21 @@ class Donors:
             heavier, lighter = heavier + (work > total_work), lighter + (work <= total_work)
         return lighter, heavier
 
+    def _split_commits(self, data: bytes, sizes: Sequence[int], head: Digest) -> list[Commit]:
+        """Return the commits in a body, each the parent of the next, the last being `head`."""
+        if sum(sizes) != len(data) or not sizes:
+            raise StateSyncError("the commits do not fill their body")
+        commits: list[Commit] = []
+        offset = 0
+        for size in sizes:
+            commits.append(self._pure.parse_commit(data[offset : offset + size]))
+            offset += size
+        if commits[-1].digest != head or any(
+            after.parent != before.digest for before, after in itertools.pairwise(commits)
+        ):
+            raise StateSyncError("the commits are not a chain that leads to the head")
+        return commits
+
     async def _first(self, ask: Callable[[PeerId], Awaitable[Found]], holders: Iterable[PeerId], what: str) -> Found:
         """Return the first good answer; StateSyncError with every donor's reason when there is none.
 
@@ -138,32 +161,3 @@ class Donors:
             await asyncio.sleep(min(min(busy)[0], MAX_RETRY_AFTER) * self._runtime.entropy.random.uniform(0.5, 1.5))
             donors = [peer for _, peer in busy]
         raise StateSyncError(f"nobody serves {what}: {'; '.join(reasons) or 'no peer is known'}")
-
-
-def _split_commits(data: bytes, sizes: Sequence[int], head: Digest) -> list[Commit]:
-    """Return the commits in a body, each the parent of the next, the last being `head`."""
-    if sum(sizes) != len(data) or not sizes:
-        raise StateSyncError("the commits do not fill their body")
-    commits: list[Commit] = []
-    offset = 0
-    for size in sizes:
-        commits.append(Commit.from_bytes(data[offset : offset + size]))
-        offset += size
-    if commits[-1].digest != head or any(
-        after.parent != before.digest for before, after in itertools.pairwise(commits)
-    ):
-        raise StateSyncError("the commits are not a chain that leads to the head")
-    return commits
-
-
-def parse_snapshot(
-    data: bytes | bytearray, commit_bytes: int, fragment: Fragment, outer: OuterConfig
-) -> tuple[Commit, FragmentState]:
-    """Return commit and state out of a snapshot's bytes; StateSyncError unless the state matches the commit."""
-    commit = Commit.from_bytes(bytes(data[:commit_bytes]))
-    state = FragmentState.from_bytes(data[commit_bytes:], fragment.num_elements, outer)
-    if commit.fragment != fragment.index:
-        raise StateSyncError("a snapshot of another fragment")
-    if state.digest != commit.state:
-        raise StateSyncError("the snapshot's bytes do not match the state in its commit")
-    return commit, state

@@ -13,14 +13,15 @@ from p2ptrain.config import RunConfig
 from p2ptrain.errors import NetworkError, Refused, RemoteProtocolError, StateSyncError
 from p2ptrain.events import Events
 from p2ptrain.fragments.archive import MAX_COMMITS, Archive
-from p2ptrain.fragments.chain import MAX_WORK, ChainError, Commit, Ledger, Verify, check_commit
+from p2ptrain.fragments.chain import MAX_WORK, ChainError, Commit, Ledger, check_commit
 from p2ptrain.fragments.donor import Donors
 from p2ptrain.fragments.layout import Fragment
+from p2ptrain.fragments.pure import Pure
 from p2ptrain.fragments.state import FragmentState
-from p2ptrain.ids import Digest, PeerId, digest
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.runtime import Runtime
 from p2ptrain.tasks import describe
-from p2ptrain.wire.codecs import CODECS, CodecError
+from p2ptrain.wire.codecs import CODECS
 
 MAX_REPLAY = 2  # with momentum a snapshot is two updates long, so more than two missing ones cost more than it does
 MAX_CLOCK_SKEW = 600.0  # seconds; a commit from further in the future would lift the cap on its work
@@ -68,10 +69,10 @@ class Follower:
         donors: Donors,
         runtime: Runtime,
         events: Events,
-        verify: Verify,
+        pure: Pure,
     ) -> None:
         self.fragment, self.archive = fragment, archive
-        self._config, self._donors, self._runtime, self._events, self._verify = config, donors, runtime, events, verify
+        self._config, self._donors, self._runtime, self._events, self._pure = config, donors, runtime, events, pure
         self._candidates: dict[Digest, _Candidate] = {}
         self._refused_until: dict[Digest, float] = {}
         self._num_failures: dict[PeerId, int] = {}  # of heads that each peer named, since it was last right
@@ -94,6 +95,13 @@ class Follower:
         if len(of_source) > MAX_CANDIDATES_PER_PEER:
             del self._candidates[of_source[0].digest]
         self._wake.set()
+
+    def lacks(self, head_digest: Digest, work: int) -> bool:
+        """Return whether a head would be followed whose commit is not here yet."""
+        if head_digest == self.archive.head.digest or work < self.archive.head.total_work:
+            return False
+        candidate = self._candidates.get(head_digest)
+        return (candidate is None or candidate.commit is None) and not self._is_refused(head_digest)
 
     def _is_refused(self, head_digest: Digest) -> bool:
         return self._refused_until.get(head_digest, 0.0) > self._runtime.clock.monotonic()
@@ -179,9 +187,10 @@ class Follower:
             await self._replay(path, candidate)
             return
         commit, state = await self._snapshot(candidate, path[-1])
+        ledgers.append(ledgers[-1].after(path[-1]))
         if state.ledger != ledgers[-1]:
             raise ChainError("the snapshot's ledger is not the one that its commits lead to")
-        for known, ledger in zip(path, ledgers, strict=True):
+        for known, ledger in zip(path, ledgers[1:], strict=True):
             self._report_forks(known)
             self.archive.remember(known, ledger)
         self.adopt(commit, state, source=candidate.sources[0])
@@ -198,20 +207,22 @@ class Follower:
         return path[held - 1 :] if held else []
 
     def _check_path(self, path: Sequence[Commit], ancestor: Commit) -> list[Ledger]:
-        """Check each commit on the one before it (on a worker thread: signatures); return the ledger after each."""
+        """Check each commit on the one before it (on a worker thread: signatures); return the ledger before each."""
         ledger = self.archive.ledger(ancestor.digest)
         if ledger is None:
             raise ChainError("the fork began before the ledgers that are kept")
         ledgers: list[Ledger] = []
         parent = ancestor
         for commit in path:
+            if ledgers:
+                ledger = ledgers[-1].after(parent)
+            ledgers.append(ledger)
             check_commit(
                 commit, parent, ledger, self._config.limits, num_pieces=len(self.fragment.pieces),
-                max_staleness=self._config.rounds.max_staleness, verify=self._verify,
+                max_staleness=self._config.rounds.max_staleness, verify=self._pure.verify,
             )  # fmt: skip
             self._check_time(commit)
-            parent, ledger = commit, ledger.after(commit)
-            ledgers.append(ledger)
+            parent = commit
         return ledgers
 
     def _check_time(self, commit: Commit) -> None:
@@ -241,17 +252,9 @@ class Follower:
     def _update_bytes(self) -> int:
         return CODECS[self._config.codec.down].num_bytes(self.fragment.num_elements)
 
-    def apply(self, state: FragmentState, commit: Commit, data: bytes | bytearray) -> FragmentState:
+    def apply(self, state: FragmentState, commit: Commit, data: bytes) -> FragmentState:
         """Return the state after a commit from the update's bytes; runs on a worker thread."""
-        if digest("update", data) != commit.update:
-            raise StateSyncError("the update's bytes do not match their digest")
-        try:
-            update = CODECS[self._config.codec.down].decode(data, self.fragment.num_elements)
-        except CodecError as error:
-            raise StateSyncError(f"the update cannot be decoded: {error}") from None
-        after = state.after(commit, update, self._config.outer)
-        _ = after.digest  # computed here, on the worker thread, and cached
-        return after
+        return self._pure.apply_update(state, commit, data, self._config.codec.down, self._config.outer)
 
     async def _snapshot(self, candidate: _Candidate, commit: Commit) -> tuple[Commit, FragmentState]:
         holders = [*candidate.sources, commit.leader, *commit.contributors]

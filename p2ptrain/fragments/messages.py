@@ -8,7 +8,7 @@ from p2ptrain.wire.messages import Message
 
 DigestField = Annotated[bytes, Field(min_length=32, max_length=32)]
 FragmentField = Annotated[int, Field(ge=0, lt=1 << 16)]
-MAX_INLINE_COMMIT_BYTES = 16 * 1024  # about 30 members; a larger commit is fetched as a body
+MAX_INLINE_COMMIT_BYTES = 48 * 1024  # more than 100 members; a larger commit is fetched as a body
 
 
 class Head(Message):

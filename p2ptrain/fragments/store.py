@@ -10,11 +10,10 @@ import msgpack
 
 from p2ptrain.config import OuterConfig
 from p2ptrain.errors import LinkError, P2PTrainError, StorageError
-from p2ptrain.fragments.chain import ChainError, Commit, Verify
-from p2ptrain.fragments.donor import parse_snapshot
+from p2ptrain.fragments.chain import ChainError, Commit
 from p2ptrain.fragments.layout import Layout
+from p2ptrain.fragments.pure import Pure
 from p2ptrain.fragments.state import FragmentState
-from p2ptrain.fragments.sync import pack_snapshot
 from p2ptrain.ids import RunId, format_run_id, parse_run_id
 from p2ptrain.run import RunManifest
 from p2ptrain.runtime import Storage
@@ -25,29 +24,27 @@ STEPS_RESERVED = 1_000_000  # inner step numbers claimed at a time: a killed pee
 class RunStore:
     """One run's files in a peer's storage. Blocking: call it on a worker thread."""
 
-    def __init__(self, storage: Storage, run_id: RunId) -> None:
-        self._storage, self._run_id = storage, run_id
+    def __init__(self, storage: Storage, run_id: RunId, pure: Pure) -> None:
+        self._storage, self._run_id, self._pure = storage, run_id, pure
         self._folder = format_run_id(run_id)
 
     def save_manifest(self, manifest: RunManifest) -> None:
         self._storage.write(f"{self._folder}/manifest.msgpack", manifest.to_bytes())
 
-    def load_manifest(self, verify: Verify) -> RunManifest | None:
+    def load_manifest(self) -> RunManifest | None:
         name = f"{self._folder}/manifest.msgpack"
         data = self._storage.read(name)
         if data is None:
             return None
         try:
-            return RunManifest.from_bytes(data, expected=self._run_id, verify=verify)
+            return RunManifest.from_bytes(data, expected=self._run_id, verify=self._pure.verify)
         except P2PTrainError as error:
             raise _corrupt(name, str(error)) from None
 
     def save_heads(self, heads: Sequence[tuple[Commit, FragmentState]]) -> None:
         for commit, state in heads:
-            commit_bytes, data = pack_snapshot(commit, state)
-            self._storage.write(
-                f"{self._folder}/fragment-{commit.fragment}.snapshot", msgpack.packb([commit_bytes, data])
-            )
+            data = self._pure.pack_head(commit, state)
+            self._storage.write(f"{self._folder}/fragment-{commit.fragment}.snapshot", data)
 
     def load_heads(self, layout: Layout, outer: OuterConfig) -> list[tuple[Commit, FragmentState] | None]:
         """Return the saved head of each fragment (None where none was saved); StorageError for a corrupt file."""
@@ -60,7 +57,7 @@ class RunStore:
                 continue
             try:
                 commit_bytes, data = msgpack.unpackb(packed)
-                heads.append(parse_snapshot(data, commit_bytes, fragment, outer))
+                heads.append(self._pure.parse_snapshot(bytes(data), commit_bytes, fragment, outer))
             except (ValueError, TypeError, ChainError, P2PTrainError, msgpack.UnpackException) as error:
                 raise _corrupt(name, str(error)) from None
         return heads
@@ -92,13 +89,13 @@ class RunStore:
             raise _corrupt(name, str(error)) from None
 
 
-def hosted_runs(storage: Storage, verify: Verify) -> list[RunManifest]:
+def hosted_runs(storage: Storage, pure: Pure) -> list[RunManifest]:
     """Return the runs that are saved here, newest first."""
     manifests: list[RunManifest] = []
     for name in storage.names():
         folder, _, file = name.rpartition("/")
         if file == "manifest.msgpack" and _is_run_id(folder):
-            manifest = RunStore(storage, parse_run_id(folder)).load_manifest(verify)
+            manifest = RunStore(storage, parse_run_id(folder), pure).load_manifest()
             if manifest is not None:
                 manifests.append(manifest)
     return sorted(manifests, key=lambda manifest: -manifest.created_at)

@@ -1,19 +1,22 @@
 """Chains between peers: serving what we hold, spreading heads, and the first sync of a newcomer.
 
-A head spreads by gossip of changes: who adopts one tells a few others, who ask for what they lack. What gossip misses
-is found by comparing heads with a random peer every few seconds. Everything that is served is named by digest or is
-our adopted head, so a donor needs no session with whom it serves.
+A head spreads by gossip of changes: its leader tells the members of its round, and who adopts it tells a few others who
+are not known to have it, who ask for what they lack. The more have told a peer, the more know already, and the fewer it
+tells. What gossip misses is found by comparing heads with a random peer now and then; if a leader dies in the middle of
+telling, its members tell each other. Everything that is served is named by digest or is our adopted head, so a donor
+needs no session with whom it serves.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from typing import TypeVar
 
 from p2ptrain.config import RunConfig
 from p2ptrain.errors import NetworkError, Refused, RemoteProtocolError, StateSyncError
 from p2ptrain.events import Events
 from p2ptrain.fragments.archive import Archive
-from p2ptrain.fragments.chain import ChainError, Commit, Verify
+from p2ptrain.fragments.chain import ChainError, Commit
 from p2ptrain.fragments.donor import Donors
 from p2ptrain.fragments.follower import Adopted, Follower
 from p2ptrain.fragments.layout import Fragment, Layout
@@ -30,6 +33,7 @@ from p2ptrain.fragments.messages import (
     Heads,
     Snapshot,
 )
+from p2ptrain.fragments.pure import Pure
 from p2ptrain.fragments.state import FragmentState
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.net.transport import Transport
@@ -37,7 +41,12 @@ from p2ptrain.runtime import Runtime
 from p2ptrain.tasks import TaskOwner
 
 GOSSIP_FANOUT = 6  # peers told of a change: with 6, gossip reaches all of 1,000 in about four hops
+LEAST_FANOUT = 2  # told by who has heard of it from many
+FEW_COMMIT_BYTES = 4 * 1024  # of a commit that goes along with gossip; most announcements are not the first
+MAX_HEARD_OF = 8  # heads of a fragment of which is remembered who has them
 HEADS_INTERVAL = 5.0  # seconds between two comparisons of heads with a random peer
+MAX_HEADS_INTERVAL = 30.0  # the same while rounds are rare: a twentieth of the time between two commits
+LEADER_WINDOW = 10.0  # seconds after a commit in which its leader may still be telling its members
 HEADS_TIMEOUT = 5.0
 MAX_COMMITS_SERVED = 1024
 MAX_CONCURRENT_SNAPSHOTS = 4  # more at a time would starve the donor's own rounds
@@ -58,28 +67,31 @@ class ChainSync:
         transport: Transport,
         runtime: Runtime,
         events: Events,
-        verify: Verify,
+        pure: Pure,
         others: Callable[[], Sequence[PeerId]],
     ) -> None:
         self.followers: list[Follower] = []
         self._config, self._layout, self._transport, self._runtime = config, layout, transport, runtime
-        self._events, self._verify, self._others = events, verify, others
-        self._donors = Donors(transport, runtime, others, verify)
+        self._events, self._pure, self._others = events, pure, others
+        self._donors = Donors(transport, runtime, others, pure)
         self._tasks = TaskOwner(events)
         self._num_snapshots = 0
+        self._heard_of: OrderedDict[Digest, set[PeerId]] = OrderedDict()  # heads, and who has said that it has them
+        self._adopted_at: dict[int, float] = {}  # by fragment
 
     def begin(self, start: Sequence[tuple[Commit, FragmentState]]) -> None:
         """Start from these heads (genesis, a saved state, or what `fetch_heads` returned): serve and follow."""
         for fragment, (commit, state) in zip(self._layout.fragments, start, strict=True):
             follower = Follower(
                 fragment=fragment, config=self._config, archive=Archive(commit, state), donors=self._donors,
-                runtime=self._runtime, events=self._events, verify=self._verify,
+                runtime=self._runtime, events=self._events, pure=self._pure,
             )  # fmt: skip
             follower.on_adopted(self._spread)
             self.followers.append(follower)
             self._tasks.spawn(f"follow fragment {fragment.index}", follower.run())
-        self._transport.handle(ExchangeHeads, self._serve_heads)
-        self._transport.handle(Announce, self._hear_announcement)
+        self._transport.handle_at_once(ExchangeHeads, self._serve_heads)
+        self._transport.handle_at_once(Announce, self._hear_announcement)
+        self._transport.on_disconnected(self._finish_telling)
         self._transport.handle(GetCommits, self._serve_commits)
         self._transport.handle(GetUpdate, self._serve_update)
         self._transport.handle(GetSnapshot, self._serve_snapshot)
@@ -131,27 +143,48 @@ class ChainSync:
     # Spreading heads
 
     def _spread(self, adopted: Adopted) -> None:
-        connected = [peer for peer in self._transport.connected() if peer != adopted.source]
-        chosen = self._runtime.entropy.random.sample(connected, min(GOSSIP_FANOUT, len(connected)))
-        self.announce(adopted.commit, chosen)
+        """Pass a head on to a few who are not known to have it: neither who told us nor whom its leader tells."""
+        commit = adopted.commit
+        self._adopted_at[commit.fragment] = self._runtime.clock.monotonic()
+        tellers = self._heard_of.get(commit.digest, set())
+        fanout = max(LEAST_FANOUT, GOSSIP_FANOUT + 1 - len(tellers))
+        self._tell_some(commit, {*tellers, *commit.contributors, commit.leader}, fanout)
 
-    def announce(self, commit: Commit, peers: Iterable[PeerId]) -> None:
-        """Tell peers of a head that we have and serve."""
+    def _tell_some(self, commit: Commit, knowing: Container[PeerId], fanout: int) -> None:
+        others = [peer for peer in self._transport.connected() if peer not in knowing]
+        chosen = self._runtime.entropy.random.sample(others, min(fanout, len(others)))
+        self.announce(commit, chosen, max_commit_bytes=FEW_COMMIT_BYTES)
+
+    def _finish_telling(self, peer: PeerId) -> None:
+        """A connection is lost. If it was that of a leader who may not have told all its members, we tell some of them."""
+        now = self._runtime.clock.monotonic()
+        for follower in self.followers:
+            head = follower.archive.head
+            adopted_at = self._adopted_at.get(head.fragment, -LEADER_WINDOW)
+            if head.leader == peer and now - adopted_at < LEADER_WINDOW and self._transport.peer_id != peer:
+                self._tell_some(head, self._heard_of.get(head.digest, set()), GOSSIP_FANOUT)
+
+    def announce(
+        self, commit: Commit, peers: Iterable[PeerId], *, max_commit_bytes: int = MAX_INLINE_COMMIT_BYTES
+    ) -> None:
+        """Tell peers of a head that we have and serve; a commit that is not too large goes along."""
+        if self._tasks.is_closed:  # connections end after the chains when a peer leaves, and that is no news to pass on
+            return
         data = commit.to_bytes()
         head = Head(fragment=commit.fragment, digest=commit.digest, total_work=commit.total_work)
-        message = Announce(head=head, commit=data if len(data) <= MAX_INLINE_COMMIT_BYTES else b"")
-        for peer in peers:
+        message = Announce(head=head, commit=data if len(data) <= max_commit_bytes else b"")
+        for peer in dict.fromkeys(peers):
             if peer != self._transport.peer_id:
                 self._tasks.spawn(f"announce to {peer[-6:]}", self._tell(peer, message))
 
     async def _tell(self, peer: PeerId, message: Announce) -> None:
         await _quietly(self._transport.call(peer, message, Done, timeout=HEADS_TIMEOUT))
 
-    async def _hear_announcement(self, sender: PeerId, message: Announce, _body: bytearray) -> Done:
+    def _hear_announcement(self, sender: PeerId, message: Announce) -> Done:
         commit = None
-        if message.commit:
+        if message.commit and self._is_wanted(message.head):
             try:
-                commit = Commit.from_bytes(message.commit)
+                commit = self._pure.parse_commit(message.commit)
             except ChainError as error:
                 raise Refused("malformed", str(error)) from None
             if commit.digest != message.head.digest or commit.total_work != message.head.total_work:
@@ -159,14 +192,35 @@ class ChainSync:
         self.hear_of(message.head, sender, commit)
         return Done()
 
+    def _is_wanted(self, head: Head) -> bool:
+        """Return whether we would follow this head, and have not got its commit yet."""
+        if head.fragment >= len(self.followers):
+            return False
+        return self.followers[head.fragment].lacks(Digest(head.digest), head.total_work)
+
     def hear_of(self, head: Head, source: PeerId, commit: Commit | None = None) -> None:
         """Note a head that a peer says it has."""
         if head.fragment < len(self.followers):
+            tellers = self._heard_of.setdefault(Digest(head.digest), set())
+            tellers.add(source)
+            self._heard_of.move_to_end(Digest(head.digest))
+            if len(self._heard_of) > MAX_HEARD_OF * len(self.followers):
+                self._heard_of.popitem(last=False)
             self.followers[head.fragment].offer(Digest(head.digest), head.total_work, source, commit)
+
+    @property
+    def _heads_interval(self) -> float:
+        """How often heads are compared (s): a twentieth of the time between commits, as far as that is known."""
+        times = []
+        for follower in self.followers:
+            head = follower.archive.head
+            parent = follower.archive.commit(head.parent)
+            times.append(0.0 if parent is None else head.committed_at - parent.committed_at)
+        return min(max(HEADS_INTERVAL, min(times) / 20), MAX_HEADS_INTERVAL)
 
     async def _compare_heads(self) -> None:
         while True:
-            await asyncio.sleep(HEADS_INTERVAL * self._runtime.entropy.random.uniform(0.5, 1.5))
+            await asyncio.sleep(self._heads_interval * self._runtime.entropy.random.uniform(0.5, 1.5))
             connected = self._transport.connected()
             if connected:
                 peer = self._runtime.entropy.random.choice(connected)
@@ -179,7 +233,7 @@ class ChainSync:
 
     # Serving
 
-    async def _serve_heads(self, sender: PeerId, request: ExchangeHeads, _body: bytearray) -> Heads:
+    def _serve_heads(self, sender: PeerId, request: ExchangeHeads) -> Heads:
         for head in request.heads:
             self.hear_of(head, sender)
         return Heads(heads=self.heads())
@@ -213,16 +267,10 @@ class ChainSync:
             raise Refused("busy", "as many snapshots as allowed are being made", retry_after=0.5)
         self._num_snapshots += 1
         try:
-            commit_bytes, data = await self._runtime.compute.run(pack_snapshot, archive.head, archive.state)
+            commit_bytes, data = await self._runtime.compute.run(self._pure.pack_snapshot, archive.head, archive.state)
         finally:
             self._num_snapshots -= 1
         return Snapshot(commit_bytes=commit_bytes), data
-
-
-def pack_snapshot(commit: Commit, state: FragmentState) -> tuple[int, bytes]:
-    """Return the length of the commit, and commit and state as one run of bytes."""
-    data = commit.to_bytes()
-    return len(data), b"".join([data, *state.to_buffers()])
 
 
 async def _quietly(call: Awaitable[Answer]) -> Answer | None:

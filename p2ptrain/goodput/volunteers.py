@@ -132,10 +132,6 @@ class _Study:
             reason, tokens = event.fields["reason"], event.fields["tokens"]
             self.dropped[reason] = self.dropped.get(reason, 0) + tokens
 
-    def forget_events(self) -> None:
-        """Drop what the swarm has noted, except failures: hours of hundreds of peers fill the memory."""
-        self.swarm.events[:] = [entry for entry in self.swarm.events if entry[1].kind == "task-failed"]
-
     def note_end_of_life(self, host: str) -> None:
         peer = self.swarm.peers.get(host)
         if peer is not None and peer.learner is not None:
@@ -149,6 +145,7 @@ def simulate_volunteers(
     began_at = budget.now()
     study = _Study(SimSwarm(run.config, seed=seed, network=run.network, step_seconds=run.step_seconds), run)
     study.swarm.on_event = study.hear
+    study.swarm.keeps_event = lambda event: event.kind == "task-failed"  # hours of hundreds of peers fill the memory
 
     def look() -> None:
         at, spent = study.clock.monotonic(), budget.now() - began_at
@@ -178,7 +175,6 @@ async def _story(plan: Plan, study: _Study, seed: int, look: Callable[[], None])
         while clock.monotonic() < run.seconds and not failures:
             await asyncio.sleep(min(TICK, run.seconds - clock.monotonic()))
             look()
-            study.forget_events()
     finally:
         await volunteers.close()
     if failures:

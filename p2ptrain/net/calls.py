@@ -12,7 +12,7 @@ What arrives is only queued or put in its place here: nothing that the reader ca
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from p2ptrain.errors import NetworkError, Refused
@@ -24,6 +24,7 @@ from p2ptrain.tasks import TaskOwner
 from p2ptrain.wire.frames import MAX_PIECE_BYTES, Answer, Credit, Data, Open, Refusal, Reset
 from p2ptrain.wire.messages import Message
 
+TOO_LARGE: Final = "reply-too-large"  # a code of refusal: the caller takes less than there is
 LET_GO_TIMEOUT: Final = 2.0  # s for the rest of a piece, once its call is over
 
 _discarded: Final = memoryview(bytearray(MAX_PIECE_BYTES))  # pieces of streams that have ended go here, unread
@@ -65,9 +66,17 @@ class Calls:
     # Calling.
 
     async def call(
-        self, request: Message, body: Body = b"", *, max_reply_bytes: int = 0, into: memoryview | None = None
+        self,
+        method: str,
+        message: bytes,
+        parts: Sequence[memoryview] = (),
+        *,
+        max_reply_bytes: int = 0,
+        into: memoryview | None = None,
     ) -> tuple[bytes, bytearray]:
-        """Return the encoded reply and its body; NetworkError, Refused or RemoteProtocolError when there is none.
+        """Send an encoded request of a method, and a body in parts; return the encoded reply and its body.
+
+        NetworkError, Refused or RemoteProtocolError when there is none.
 
         Ending early, for whatever reason, resets the stream.
         """
@@ -78,7 +87,7 @@ class Calls:
                     raise self._ended
                 stream = self._streams.open(max_reply_bytes=max_reply_bytes, into=into)
                 try:
-                    self._send_request(stream, request, flat(body) if body else [])
+                    self._send_request(stream, method, message, parts)
                     await stream.done
                 finally:
                     self._leave(stream)
@@ -90,14 +99,14 @@ class Calls:
             self.num_ours -= 1
             self.on_leave()
 
-    def _send_request(self, stream: Stream, request: Message, parts: list[memoryview]) -> None:
+    def _send_request(self, stream: Stream, method: str, message: bytes, parts: Sequence[memoryview]) -> None:
         stream.outgoing = OutgoingBody(parts, credit_bytes=0)
         opened = Open(
             stream=stream.number,
-            method_name=request.method,
+            method_name=method,
             body_bytes=stream.outgoing.remaining_bytes,
             max_reply_bytes=stream.max_reply_bytes,
-            message=request.encode(),
+            message=message,
         )
         self._outbox.put(opened)
         if parts:
@@ -131,6 +140,8 @@ class Calls:
             return
         if was_moving and stream.is_moving and stream.moved_bytes - moved_bytes < MIN_PROGRESS_BYTES:
             stream.fail(NetworkError(f"the transfer with {short(self._peer)} stands still"))
+            if stream.task is None:  # a call of ours; who serves one of theirs says so itself
+                self._outbox.put(Reset(stream=stream.number))
         else:
             self._watch(stream)
 
@@ -187,9 +198,7 @@ class Calls:
         stream.outgoing = OutgoingBody(parts, credit_bytes=WINDOW_BYTES)
         body_bytes = stream.outgoing.remaining_bytes
         if body_bytes > stream.max_reply_bytes:
-            raise Refused(
-                "reply-too-large", f"the reply has {body_bytes} bytes, the caller takes {stream.max_reply_bytes}"
-            )
+            raise Refused(TOO_LARGE, f"the reply has {body_bytes} bytes, the caller takes {stream.max_reply_bytes}")
         self._outbox.put(
             Answer(stream=stream.number, body_bytes=body_bytes, message=message), None if parts else written
         )

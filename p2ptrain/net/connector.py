@@ -176,7 +176,7 @@ class Connector:
         try:
             async with asyncio.timeout(OPEN_BULK_TIMEOUT):
                 self._see("send", OpenBulk.method, control.peer)
-                await control.call(OpenBulk())
+                await control.call(OpenBulk.method, OpenBulk().encode())
         except (NetworkError, Refused) as error:
             return NetworkError(f"asked for a bulk connection: {error}")
         except TimeoutError:

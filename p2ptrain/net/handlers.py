@@ -25,8 +25,8 @@ MessageHook = Callable[[str, str, PeerId], None]  # direction ("send", "receive"
 @dataclass(frozen=True, slots=True)
 class _Method:
     request: type[Message]
-    handler: Handler[Any] | None
-    at_once: AtOnce[Any] | None
+    handler: Handler[Any]
+    at_once: AtOnce[Any] | None  # the same, when it needs no waiting
     admit: Admit[Any] | None
     max_body_bytes: int
 
@@ -49,7 +49,10 @@ class Handlers:
         self._add(_Method(request, handler, None, admit, max_body_bytes))
 
     def add_at_once(self, request: type[Request], function: AtOnce[Request]) -> None:
-        self._add(_Method(request, None, function, None, 0))
+        async def handler(sender: PeerId, message: Request, _body: bytearray) -> Message:
+            return function(sender, message)
+
+        self._add(_Method(request, handler, function, None, 0))
 
     def _add(self, method: _Method) -> None:
         name = method.request.method
@@ -91,8 +94,6 @@ class Handlers:
     async def respond(self, sender: PeerId, request: Message, body: bytearray) -> tuple[bytes, Body]:
         """Return the encoded reply and its body; Refused when there is none."""
         handler = self._methods[request.method].handler
-        if handler is None:
-            return self.answer(sender, request), b""
         try:
             answer = await handler(sender, request, body)
             message, reply_body = answer if isinstance(answer, tuple) else (answer, b"")

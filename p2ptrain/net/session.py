@@ -17,7 +17,6 @@ from typing import Any, Final
 from p2ptrain.errors import NetworkError, RemoteProtocolError
 from p2ptrain.events import Events
 from p2ptrain.ids import PeerId, short
-from p2ptrain.net.bodies import Body
 from p2ptrain.net.calls import Calls, Service
 from p2ptrain.net.outbox import Outbox
 from p2ptrain.runtime import Clock, SecureStream
@@ -102,11 +101,17 @@ class Session:
         return self._calls.is_idle
 
     async def call(
-        self, request: Message, body: Body = b"", *, max_reply_bytes: int = 0, into: memoryview | None = None
+        self,
+        method: str,
+        message: bytes,
+        parts: Sequence[memoryview] = (),
+        *,
+        max_reply_bytes: int = 0,
+        into: memoryview | None = None,
     ) -> tuple[bytes, bytearray]:
         """Return the encoded reply and its body; NetworkError or Refused when there is none (see Calls.call)."""
         self.used_at = self._context.clock.monotonic()
-        return await self._calls.call(request, body, max_reply_bytes=max_reply_bytes, into=into)
+        return await self._calls.call(method, message, parts, max_reply_bytes=max_reply_bytes, into=into)
 
     # Reading.
 

@@ -21,6 +21,7 @@ from p2ptrain.events import Events
 from p2ptrain.ids import PeerId, RunId, short
 from p2ptrain.net.addresses import AddressBook
 from p2ptrain.net.bodies import Body, Buffer, flat
+from p2ptrain.net.calls import TOO_LARGE
 from p2ptrain.net.connector import Connector, OpenBulk, OwnEnd
 from p2ptrain.net.handlers import Admit, AtOnce, Handler, Handlers, MessageHook, encode
 from p2ptrain.net.identity import Identity
@@ -38,6 +39,7 @@ M = TypeVar("M", bound=Message)
 RecordCallback = Callable[[PeerId, bytes], None]
 
 NONCE_BYTES: Final = 16
+SMALL_BODY_BYTES: Final = 32 * 1024  # a body up to this passes on the control connection, in no longer than a piece takes
 CLOSED: Final = "this peer has closed its transport"
 
 
@@ -141,23 +143,27 @@ class Transport:
     ) -> Reply[M]:
         """Send a request (and a body) to a peer and return its reply.
 
-        The reply's body may have `max_body_bytes`, or, with `into`, exactly the size of that memory. Raises
+        The reply's body may have `max_body_bytes`, or, with `into`, exactly the size of that memory. `bulk`: large bodies
+        travel on the pair's bulk connection; small ones are not worth one. Raises
         NetworkError (unreachable, lost, timed out, stands still), Refused, RemoteProtocolError. Cancelling resets the
         stream: the other end stops at once.
         """
         self._check_open()
-        encode(request)  # a message that is too large is our bug, before anything is sent
+        encoded = encode(request)  # a message that is too large is our bug, before anything is sent
         self._see("send", request.method, peer)
         wanted_bytes = max_body_bytes if into is None else into.nbytes
+        parts = flat(body) if body else []
+        is_large = sum(map(len, parts)) + wanted_bytes > SMALL_BODY_BYTES
+        lane = "bulk" if bulk and is_large else "control"
         try:
             async with asyncio.timeout(timeout):
                 if peer == self.peer_id:
-                    message, reply_body = await self._call_self(request, body, wanted_bytes, into)
+                    message, reply_body = await self._call_self(request, parts, wanted_bytes, into)
                 else:
-                    session = await self._connector.reach(peer, "bulk" if bulk else "control")
+                    session = self._pool.best(peer, lane) or await self._connector.reach(peer, lane)
                     flat_into = into.cast("B") if into is not None else None
                     message, reply_body = await session.call(
-                        request, body, max_reply_bytes=wanted_bytes, into=flat_into
+                        request.method, encoded, parts, max_reply_bytes=wanted_bytes, into=flat_into
                     )
         except TimeoutError:
             raise NetworkError(f"{short(peer)} has not answered {request.method} within {timeout:g} s") from None
@@ -244,9 +250,8 @@ class Transport:
         await self._tasks.close()
 
     async def _call_self(
-        self, request: Message, body: Body, max_reply_bytes: int, into: memoryview | None
+        self, request: Message, parts: Sequence[memoryview], max_reply_bytes: int, into: memoryview | None
     ) -> tuple[bytes, bytearray]:
-        parts = flat(body)
         opened = Open(
             stream=1,
             method_name=request.method,
@@ -258,7 +263,7 @@ class Transport:
         message, reply_body = await self._handlers.respond(self.peer_id, admitted, bytearray().join(parts))
         answer = bytearray().join(flat(reply_body))
         if len(answer) > max_reply_bytes:
-            raise Refused("reply-too-large", f"the reply has {len(answer)} bytes, the caller takes {max_reply_bytes}")
+            raise Refused(TOO_LARGE, f"the reply has {len(answer)} bytes, the caller takes {max_reply_bytes}")
         if into is None:
             return message, answer
         into.cast("B")[: len(answer)] = answer

@@ -172,9 +172,8 @@ class Freeze(OnPeersForAWhile):
     kind: Literal["freeze"]
 
     def change(self, swarm: SimSwarm, host: str) -> Callable[[], object]:
-        process = swarm.world.process(host)
-        process.freeze()
-        return lambda: process.thaw()
+        swarm.freeze(host)
+        return lambda: swarm.thaw(host)
 
 
 class Thaw(OnPeers):

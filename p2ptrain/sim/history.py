@@ -30,12 +30,12 @@ class SeenCommit:
 
 @dataclass
 class Presence:
-    """When the processes of one peer ran (virtual seconds), and what its machine could have trained meanwhile."""
+    """When the processes of one peer ran (virtual seconds), and how many inner steps its machine had time for."""
 
     seconds: float = 0.0
-    tokens: float = 0.0
+    steps: float = 0.0
     since: float | None = None
-    rate: float = 0.0  # tokens per second of the machine, if nothing else were to be done
+    rate: float = 0.0  # inner steps per second of the machine, if nothing else were to be done
 
     def begin(self, now: float, rate: float) -> None:
         self.since, self.rate = now, rate
@@ -43,7 +43,7 @@ class Presence:
     def end(self, now: float) -> None:
         if self.since is not None:
             self.seconds += now - self.since
-            self.tokens += self.rate * (now - self.since)
+            self.steps += self.rate * (now - self.since)
             self.since = None
 
 
@@ -97,11 +97,12 @@ class History:
                     merged[peer] = merged.get(peer, 0.0) + tokens / len(heads)
         return merged
 
-    def goodput(self, heads: Sequence[str]) -> float:
+    def goodput(self, heads: Sequence[str], tokens_per_step: float) -> float:
         """Return tokens in the final chains / tokens that the machines could have trained while their peers ran."""
         now = asyncio.get_running_loop().time()
-        offered = sum(
-            one.tokens + (one.rate * (now - one.since) if one.since is not None else 0.0)
+        steps = sum(
+            one.steps + (one.rate * (now - one.since) if one.since is not None else 0.0)
             for one in self.presences.values()
         )
+        offered = steps * tokens_per_step
         return sum(self.merged_tokens(heads).values()) / offered if offered else 0.0

@@ -18,7 +18,7 @@ def leftovers(network: SimNetwork, dead: Collection[SimProcess]) -> Iterator[tup
     assert isinstance(loop, VirtualLoop)
     for when, callback, context in loop.timers():
         process = context.get(CURRENT_PROCESS)
-        if process in dead:
+        if process is not None and process in dead:
             yield process, f"a timer for {when:.1f} s ({callback!r:.80}) is still set"
     for process in dead:
         count = num_connections(network, process)

@@ -28,6 +28,10 @@ Result = TypeVar("Result")
 FEW_TIMERS: Final = 1024  # cancelled ones are swept out once they are so many, and half of all
 
 
+def _nothing() -> None:
+    """What a cancelled callback does."""
+
+
 class Deadlock(RuntimeError):
     """Every task waits for something that no timer will bring about."""
 
@@ -57,7 +61,10 @@ class _Handle(asyncio.Handle):
 
     def cancel(self) -> None:
         self._cancelled = True
-        self._callback = self._args = None
+        self._callback, self._args = _nothing, ()
+
+    def __repr__(self) -> str:
+        return f"<{self._callback!r}>"
 
     def _run(self) -> None:
         try:
@@ -82,11 +89,12 @@ class _Timer(asyncio.TimerHandle):
     def cancel(self) -> None:
         if not self._cancelled:
             self._cancelled = True
-            self._callback = self._args = None
+            self._callback, self._args = _nothing, ()
             if self._scheduled:
                 self._loop.num_cancelled += 1
 
     _run = _Handle._run
+    __repr__ = _Handle.__repr__
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

@@ -47,6 +47,9 @@ class SimNat:
         """`hairpin`: inner hosts reach each other by the outer address. `refuses`: what is not let in is told so."""
         self.kind, self.outer_host, self.behind = kind, outer_host, behind
         self.hairpin, self.refuses = hairpin, refuses
+        self.num_subscribers = 0  # boxes behind this one
+        if behind is not None:
+            behind.num_subscribers += 1
         self._by_key: dict[tuple[Address, Address | None], _Mapping] = {}
         self._by_port: dict[int, _Mapping] = {}
         self._forwards: dict[int, Address] = {}

@@ -22,7 +22,7 @@ from p2ptrain.sim.agenda import Agenda
 from p2ptrain.sim.dials import Dial
 from p2ptrain.sim.flows import Link, Traffic
 from p2ptrain.sim.handshakes import Keys, secure
-from p2ptrain.sim.nat import Passage, SimNat, boxes_before
+from p2ptrain.sim.nat import NatKind, Passage, SimNat, boxes_before
 from p2ptrain.sim.pipes import Meter, Pipe, Route
 from p2ptrain.sim.process import SimProcess
 from p2ptrain.sim.profiles import HostProfile, Place, propagation
@@ -89,7 +89,7 @@ class SimNetwork:
         self._refusing: set[str] = set()
         self._next_port = 0
         self._num_public = self._num_private = self._num_homes = 0
-        self._carrier: SimNat | None = None
+        self._carriers: dict[NatKind, list[SimNat]] = {}  # the last of each kind takes the next subscribers
 
     def host(self, name: str, process: SimProcess | None = None) -> "SimHost":
         """Return the Network port of a (new) process on a host; streams are handed to it in the process's context."""
@@ -125,7 +125,7 @@ class SimNetwork:
             site.up.limit(profile.up)
             site.down.limit(profile.down)
             if profile.nat_kind is not None:
-                carrier = self._carrier_box(profile) if profile.carrier_kind is not None else None
+                carrier = self._carrier_box(profile.carrier_kind) if profile.carrier_kind is not None else None
                 self.put_behind(
                     host,
                     SimNat(
@@ -323,10 +323,13 @@ class SimNetwork:
             return LOST
         return remote
 
-    def port(self) -> int:
-        """Return a free port for a dial or a listener."""
-        self._next_port = self._next_port % NUM_EPHEMERAL_PORTS + 1
-        return FIRST_EPHEMERAL_PORT + self._next_port
+    def port(self, host: str) -> int:
+        """Return a port on which a host does not listen, for a dial or a listener."""
+        while True:
+            self._next_port = self._next_port % NUM_EPHEMERAL_PORTS + 1
+            port = FIRST_EPHEMERAL_PORT + self._next_port
+            if Address(host, port) not in self._listeners:
+                return port
 
     def add_listener(self, listener: SimListener) -> None:
         if listener.address in self._listeners:
@@ -448,13 +451,12 @@ class SimNetwork:
         self._num_homes += 1
         return f"100.64.{self._num_homes // 250}.{self._num_homes % 250 + 2}"
 
-    def _carrier_box(self, profile: HostProfile) -> SimNat:
-        """Return the carrier's box for the next subscriber."""
-        box = self._carrier
-        if box is None or self._num_homes % NUM_HOMES_PER_CARRIER == 0:
-            assert profile.carrier_kind is not None
-            box = self._carrier = SimNat(profile.carrier_kind, self._public_host())
-        return box
+    def _carrier_box(self, kind: NatKind) -> SimNat:
+        """Return a carrier's box for one more subscriber."""
+        boxes = self._carriers.setdefault(kind, [])
+        if not boxes or boxes[-1].num_subscribers >= NUM_HOMES_PER_CARRIER:
+            boxes.append(SimNat(kind, self._public_host()))
+        return boxes[-1]
 
 
 class SimHost:
@@ -466,14 +468,14 @@ class SimHost:
     async def listen(self, address: Address, on_stream: Callable[[RawStream], None]) -> Listener:
         if address.host not in (self.name, "0.0.0.0"):
             raise ConfigError(f"{address} is no address of this machine; use 0.0.0.0 to listen on all of them")
-        bound = Address(self.name, address.port or self.network.port())
+        bound = Address(self.name, address.port or self.network.port(self.name))
         listener = SimListener(self, bound, on_stream)
         self.network.add_listener(listener)
         return listener
 
     async def connect(self, address: Address, *, local_port: int | None = None) -> RawStream:
         """Dial; from a port of one's own when both ends dial each other at once through their boxes."""
-        dial = Dial(self, Address(self.name, local_port or self.network.port()), address)
+        dial = Dial(self, Address(self.name, local_port or self.network.port(self.name)), address)
         return await dial.answered()
 
     async def secure(self, raw: RawStream, signer: Signer, *, server: bool) -> SecureStream:

@@ -96,6 +96,9 @@ class Pipe:
         by_loss = SEGMENT_BYTES * sqrt(1.5 / route.loss) if route.loss else inf
         self.window_bound = max(min(WINDOW_BYTES, by_loss), SEGMENT_BYTES)
         self._window = min(self._window, self.window_bound)
+        if self.flow is not None and not self.flow.burst:
+            self.flow.cap = self.window_rate()
+            self.traffic.changed(self.flow)
 
     # Sending
 

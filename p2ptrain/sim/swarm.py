@@ -18,6 +18,7 @@ import random
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from p2ptrain.config import RunConfig
@@ -31,6 +32,8 @@ from p2ptrain.runtime import Address, Runtime
 from p2ptrain.sim.checkers import Checkers
 from p2ptrain.sim.compute import SimCompute
 from p2ptrain.sim.history import History
+from p2ptrain.sim.learners import SharedTraining
+from p2ptrain.sim.memo import Memo
 from p2ptrain.sim.ports import WALL_START, SimClock, SimWorld
 from p2ptrain.sim.storage import SimStorage
 
@@ -41,6 +44,7 @@ Result = TypeVar("Result")
 
 STEP_SECONDS = 0.1  # of virtual time per inner step, unless a story says otherwise
 SETTLE_TIMEOUT = 120.0  # virtual seconds after which a swarm that has not come to one head never will
+BOOTSTRAP_PORT = 4001  # of the peer that hosts the run: it comes back where others look for it
 RETRY_SECONDS = 10.0  # after a start that failed, for who is to come back
 
 Hook = Callable[[str, str, str], None]
@@ -67,6 +71,8 @@ class SimSwarm:
         self.step_seconds, self.use_directory = step_seconds, use_directory
         self.world = SimWorld(seed=seed, latency=latency if network is None else 0.0)
         self.checkers = Checkers(self.world)
+        self.memo = Memo()
+        """What peers work out from the same bytes is worked out once."""
         self.chance = random.Random(digest("sim-swarm", str(seed).encode()))
         """For choices of a story, such as whom a fault hits."""
         self.host_names: list[str] = []
@@ -85,14 +91,16 @@ class SimSwarm:
         """Told of every process that "began", was "killed" or "left"."""
         self.keeps_event: Callable[[Event], bool] = lambda event: True
         """Which events stay in `events`: of a large swarm not all can."""
-        self.make_options: Callable[..., PeerOptions] = PeerOptions
+        self.make_options: Callable[..., PeerOptions] = partial(PeerOptions, make_training=SharedTraining())
         """Makes the options of each peer; those of a test may bring a task or a merge rule of their own."""
         self.hooks: list[Hook] = []
         """Told the same as `on_message`, for as long as they are here: faults wait for messages so."""
-        self._network = network
+        self.network = network
+        """Where machines that are made from now on stand, and what they are; None: on a plain network."""
         self._identities: dict[str, Identity] = {}
         self._is_trainer: dict[str, bool] = {}
         self._trains_since: dict[str, float] = {}
+        self._tokens_per_step = 0.0  # as learners say: it is the task's own
         self._open_rounds: dict[tuple[str, int], list[PeerId]] = {}  # by leader's host and fragment: who was called
         self._link: JoinLink | None = None
         self._tasks: list[asyncio.Task[Any]] = []
@@ -111,16 +119,20 @@ class SimSwarm:
             try:
                 return await telling
             finally:
-                for task in self._tasks:
-                    task.cancel()
-                for host in [*self.peers, *self.starting, *self.leaving]:
-                    self.kill(host)
-                await asyncio.gather(*self._tasks, *self._cleanups, return_exceptions=True)
+                await self.close()
 
         try:
             return self.world.run(whole())
         finally:
             self.raise_failures()
+
+    async def close(self) -> None:
+        """End whatever the story began, and kill every peer."""
+        for task in self._tasks:
+            task.cancel()
+        for host in [*self.peers, *self.starting, *self.leaving]:
+            self.kill(host)
+        await asyncio.gather(*self._tasks, *self._cleanups, return_exceptions=True)
 
     def raise_failures(self) -> None:
         """Raise what a task of any peer died of: a checker's complaint, or a bug."""
@@ -220,12 +232,12 @@ class SimSwarm:
         """Make a machine on which no peer has started yet; return its name. `dialable`: by everybody."""
         number = len(self.host_names) + 1
         chance = random.Random(digest("sim-machine", f"{self.seed} {number}".encode()))
-        if self._network is None:
+        if self.network is None:
             name = f"10.0.{number // 250}.{number % 250 + 1}"
         else:
-            profile = self._network.draw_host(chance)
+            profile = self.network.draw_host(chance)
             name = self.world.network.allocate(_dialable(profile) if dialable else profile)
-            self.world.compute(name).device = self._network.draw_device(chance)
+            self.world.compute(name).device = self.network.draw_device(chance)
         self.world.compute(name).step_seconds = self.step_seconds
         self.host_names.append(name)
         return name
@@ -255,7 +267,12 @@ class SimSwarm:
         return await self._begin(name, self._started(name, peer))
 
     def _options(self, name: str) -> PeerOptions:
-        return self.make_options(listen=Address(name, 0), train=self._is_trainer[name], use_directory=self.use_directory)
+        return self.make_options(
+            listen=Address(name, BOOTSTRAP_PORT if name == self.host_names[0] else 0),
+            train=self._is_trainer[name],
+            use_directory=self.use_directory,
+            pure=self.memo.pure,
+        )
 
     def _process(
         self, name: str, step_seconds: float | None, wall_skew: float | None = None
@@ -289,7 +306,7 @@ class SimSwarm:
             await peer.abandon()
             raise NetworkError("its process was killed while it started")
         self.peers[name] = peer
-        self.history.began(peer.peer_id, self._tokens_per_second(name) if peer.learner is not None else 0.0)
+        self.history.began(peer.peer_id, self._steps_per_second(name) if peer.learner is not None else 0.0)
         self.checkers.watch(peer, name)
         return name
 
@@ -322,10 +339,12 @@ class SimSwarm:
             return
         self.leaving[name] = peer
         process = self.world.process(name)
-        await asyncio.create_task(peer.leave(), context=process.context)
-        if self.leaving.get(name) is peer:
-            del self.leaving[name]
-            self.world.kill(name)
+        try:
+            await asyncio.create_task(peer.leave(), context=process.context)
+        finally:
+            if self.leaving.get(name) is peer:
+                del self.leaving[name]
+                self.world.kill(name)
             self.on_life(name, "left")
 
     def _forget(self, name: str) -> Peer | None:
@@ -339,12 +358,18 @@ class SimSwarm:
         return peer
 
     def freeze(self, name: str) -> None:
-        """Stop the process on a host where it is, as SIGSTOP does; its connections stay open."""
-        self.world.process(name).freeze()
+        """Stop the process on a host where it is, as SIGSTOP does; its connections stay open. None there: nothing."""
+        if self.is_running(name):
+            self.world.process(name).freeze()
 
     def thaw(self, name: str) -> None:
         """Let a frozen process go on."""
-        self.world.process(name).thaw()
+        if self.is_running(name):
+            self.world.process(name).thaw()
+
+    def is_running(self, name: str) -> bool:
+        """Whether a process runs on a host: taking part, on its way in, or on its way out."""
+        return name in self.peers or name in self.starting or name in self.leaving
 
     def _pass_on(self, name: str, direction: str, method: str) -> None:
         self.on_message(name, direction, method)
@@ -361,6 +386,8 @@ class SimSwarm:
             self._open_rounds[name, fields["fragment"]] = fields["members"]
         elif event.kind in ("adopted", "round-committed", "round-aborted"):
             self._open_rounds.pop((name, fields["fragment"]), None)
+        elif event.kind == "progress" and fields["inner_steps"]:
+            self._tokens_per_step = fields["tokens"] / fields["inner_steps"]
         elif event.kind == "training":
             self._trains_since[name] = asyncio.get_running_loop().time()
         self.on_event(name, event)
@@ -416,10 +443,9 @@ class SimSwarm:
         rounds = self.config.rounds
         return max(rounds.inner_steps * self.step_seconds, rounds.least_interval)
 
-    def _tokens_per_second(self, name: str) -> float:
-        compute, config = self.world.compute(name), self.config
-        steps_per_second = compute.device.speed * compute.device.utilisation / compute.step_seconds
-        return config.inner.windows_per_step * config.model.context * steps_per_second
+    def _steps_per_second(self, name: str) -> float:
+        compute = self.world.compute(name)
+        return compute.device.speed * compute.device.utilisation / compute.step_seconds
 
     def heads(self) -> list[str]:
         """Return the digest of the heaviest head of each fragment that a live peer has, in hex."""
@@ -435,7 +461,7 @@ class SimSwarm:
 
     def goodput(self) -> float:
         """Return what of the work that the live machines could have done is in the final chains, from 0 to 1."""
-        return self.history.goodput(self.heads())
+        return self.history.goodput(self.heads(), self._tokens_per_step)
 
     def merged_tokens(self) -> dict[str, float]:
         """Return how many tokens of each host's peer the final chains hold."""

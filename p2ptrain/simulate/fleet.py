@@ -6,6 +6,7 @@ that are up at that moment, also the one that hosted. Each peer keeps its identi
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,12 +34,16 @@ class PeerEndedError(P2PTrainError):
 class Fleet:
     """Starts, hears, kills and ends peer processes."""
 
-    def __init__(self, *, run: str, data: str, folder: Path, clock: Clock) -> None:
+    def __init__(
+        self, *, run: str, data: str, folder: Path, clock: Clock, arguments: Sequence[str] = ()
+    ) -> None:
+        """`arguments`: more of `p2ptrain host` and `join`, for every peer."""
         self.lives: list[Life] = []
         """Every life so far, in the order of birth."""
         self._processes: list[PeerProcess] = []  # those that run
         self._num_lives: Counter[int] = Counter()
         self._run, self._data, self._folder, self._clock = run, data, folder, clock
+        self._arguments = list(arguments)
 
     @property
     def running(self) -> list[Life]:
@@ -50,6 +55,7 @@ class Fleet:
         command = ["join", self._link()] if self.lives else ["host", self._run]
         command += ["--identity-dir", str(home / "identity"), "--listen", "127.0.0.1:0"]
         command += ["--data", self._data] if self._data else []
+        command += self._arguments
         self._num_lives[number] += 1
         life = Life(number=number, born_at=self._clock.wall())
         process = await PeerProcess.start(life, command, folder=home / f"life-{self._num_lives[number]}")

@@ -13,7 +13,7 @@ import platform
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -113,9 +113,15 @@ class TextWindows:
         return [index * self.num_windows // count for index in range(count)]
 
 
+@lru_cache(maxsize=4)
+def windows_of(documents: tuple[Document, ...], context: int) -> TextWindows:
+    """Return the windows of these documents: the same object to all peers of one process."""
+    return TextWindows(documents, context)
+
+
 def training_windows(corpus: Corpus, context: int) -> TextWindows:
     """Return the windows to train on; DataError when there is not even one."""
-    windows = TextWindows(corpus.training, context)
+    windows = windows_of(corpus.training, context)
     if not windows.num_windows:
         num_bytes = sum(len(document.text) for document in corpus.training)
         raise DataError(f"{corpus.source}: {num_bytes} bytes to train on; one window takes {context + 1}")

@@ -18,7 +18,7 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.fragments.layout import TensorSpec
 from p2ptrain.training.adamw import AdamW
 from p2ptrain.training.char_mlp import CharMLP
-from p2ptrain.training.corpus import Corpus, TextWindows, training_windows
+from p2ptrain.training.corpus import Corpus, TextWindows, training_windows, windows_of
 from p2ptrain.training.flat_parameters import FlatParameters
 from p2ptrain.training.language_model import LanguageModel
 
@@ -70,7 +70,7 @@ class TextTask:
         self._parameters = FlatParameters(module, device)
         self._optimizer = _optimizer(self._parameters, config.inner)
         self._training = training_windows(corpus, config.model.context)
-        held_out = TextWindows(corpus.held_out, config.model.context)
+        held_out = windows_of(corpus.held_out, config.model.context)
         self._validation = Validation(held_out, config.data.num_validation_windows, device)
         self._device = device
         self.num_windows = self._training.num_windows

@@ -130,6 +130,23 @@ def test_a_body_goes_there_and_back_on_the_bulk_connection(world):
     world.run(story)
 
 
+def test_a_probe_ends_with_the_handshake_and_leaves_the_connection_alone(world):
+    async def story():
+        one, other = await pair(world)
+        address = one.transport._listener.address
+        before = [list(peer.transport._pool.sessions) for peer in (one, other)]
+        for _ in range(3):
+            await other.transport.probe(address, one.id)
+        with pytest.raises(NetworkError, match="another peer is there"):
+            await other.transport.probe(address, Identity.generate(one.runtime.entropy).peer_id)
+        assert (await other.echo(one, "still here")).message.text == "still here"
+        assert [list(peer.transport._pool.sessions) for peer in (one, other)] == before
+        assert other.transport.addresses_of(one.id) == []
+        await close(one, other)
+
+    world.run(story)
+
+
 def test_a_peer_that_cannot_be_dialled_is_asked_to_open_the_bulk_connection(world):
     async def story():
         hidden, public = Peer(world, 1), Peer(world, 2)

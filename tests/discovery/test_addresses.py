@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2ptrain.discovery.addresses import announced_addresses, believed_addresses, only_loopback
+from p2ptrain.discovery.addresses import Scope, announced_addresses, believed_addresses, only_loopback, scope_of
 from p2ptrain.errors import ConfigError
 from p2ptrain.runtime import Address
 
@@ -46,3 +46,22 @@ def test_loopback_of_another_machine_is_not_believed() -> None:
     addresses = [Address("127.0.0.1", 4001), Address("localhost", 4001), Address("192.0.2.8", 4001)]
     assert believed_addresses(addresses, same_machine=False) == [Address("192.0.2.8", 4001)]
     assert believed_addresses(addresses, same_machine=True) == addresses
+
+
+@pytest.mark.parametrize(
+    ("host", "scope"),
+    [
+        ("127.0.0.1", Scope.MACHINE),
+        ("::1", Scope.MACHINE),
+        ("localhost", Scope.MACHINE),
+        ("192.168.1.2", Scope.LOCAL_NETWORK),
+        ("100.64.7.7", Scope.LOCAL_NETWORK),
+        ("fd12::1", Scope.LOCAL_NETWORK),
+        ("::ffff:10.0.0.1", Scope.LOCAL_NETWORK),
+        ("203.0.113.7", Scope.ANYWHERE),
+        ("2001:db8::1", Scope.ANYWHERE),
+        ("peer.example.org", Scope.ANYWHERE),
+    ],
+)
+def test_how_far_an_address_reaches(host: str, scope: Scope) -> None:
+    assert scope_of(host) is scope

@@ -31,9 +31,7 @@ class Peer:
     def __init__(self, runtime: Runtime, host: str) -> None:
         self.runtime, self.host = runtime, host
         self.identity = Identity.generate(runtime.entropy)
-        self.transport = Transport(
-            runtime=runtime, identity=self.identity, run_id=RUN_ID, events=Events(runtime.clock)
-        )
+        self.transport = Transport(runtime=runtime, identity=self.identity, run_id=RUN_ID, events=Events(runtime.clock))
         self.dialled: list[Address] = []
         probe = self.transport.probe
 
@@ -189,7 +187,9 @@ def test_many_askers_together_are_bounded_too() -> None:
         askers = [await Peer(world.runtime(host), host).listen() for host in (f"10.0.1.{n}" for n in range(60))]
         for asker in askers:
             await asker.transport.dial(answerer.address)
-        answers = await asyncio.gather(*(asker.ask(answerer, asker.address) for asker in askers), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(asker.ask(answerer, asker.address) for asker in askers), return_exceptions=True
+        )
         assert 0 < len(answerer.dialled) <= 33
         refused = [answer for answer in answers if isinstance(answer, Refused)]
         assert len(refused) == 60 - len(answerer.dialled)

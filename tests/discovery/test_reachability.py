@@ -281,7 +281,10 @@ def test_new_addresses_are_checked_at_once() -> None:
         assert moved.verdicts()[-1]["reasons"] == {f"{moved.host}:4999": "refused"}
         moved.members.set_addresses([Address(moved.host, 4999), moved.address])
         await until(lambda: moved.state == "reachable", 6.0)
-        assert moved.members.own_record.addresses == (moved.address, Address(moved.host, 4999))  # what works comes first
+        assert moved.members.own_record.addresses == (
+            moved.address,
+            Address(moved.host, 4999),
+        )  # what works comes first
         await close(*peers)
 
     world.run(story())

@@ -29,6 +29,7 @@ RECORD = MemberRecord(
     position=12_345,
     num_inner_steps=678,
     tokens_per_second=9_000.5,
+    reachable=True,
 )
 HEAD = HeadRecord(
     fragment=3,
@@ -59,6 +60,11 @@ def test_a_record_arrives_as_it_was_signed() -> None:
     data = signed()
     assert read(data) == RECORD
     assert len(data) <= 300
+
+
+@pytest.mark.parametrize("reachable", [True, False, None])
+def test_a_record_says_whether_its_peer_can_be_dialled_or_that_it_does_not_know(reachable: bool | None) -> None:
+    assert read(signed(reachable=reachable)).reachable is reachable
 
 
 def test_a_record_says_which_of_two_is_newer() -> None:
@@ -124,7 +130,8 @@ def test_more_than_eight_addresses_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "value"), [(3, 9), (5, -1), (5, 2**40), (7, 1), (8, 2**63), (9, 1.0), (10, math.nan)]
+    ("index", "value"),
+    [(3, 9), (5, -1), (5, 2**40), (7, 1), (8, 2**63), (9, 1.0), (10, math.nan), (11, 1), (11, "yes")],
 )
 def test_a_field_out_of_its_range_is_refused(index: int, value: object) -> None:
     with pytest.raises(ValueError):

@@ -88,6 +88,14 @@ def test_the_link_names_only_peers_that_answered() -> None:
     assert answer.unreachable == {dead.peer: "refused"}
 
 
+def test_who_cannot_be_dialled_is_named_and_not_asked() -> None:
+    first, hidden = CONTACTS[:2]
+    swarm = Swarm({first: status(first, undialable=(hidden.peer, "nonsense", first.peer))})
+    answer = swarm.status(first)
+    assert swarm.asked == [first]
+    assert answer.unreachable == {hidden.peer: "nobody can dial it; it takes part over its own connections"}
+
+
 def test_a_link_has_at_most_five_peers() -> None:
     answers: dict[LinkPeer, PeerStatus | Exception] = {contact: status(contact) for contact in CONTACTS}
     assert len(Swarm(answers).status(*CONTACTS).link.peers) == 5

@@ -67,6 +67,15 @@ def test_alive_in_the_round_and_merged_are_told_apart() -> None:
     assert "5 alive, 4 in the round, 3 merged" in plain_line(status())
 
 
+def test_a_volunteer_sees_whether_others_can_dial_him_and_why_not() -> None:
+    assert plain_line(status(can_be_dialled=True)).endswith(" · can be dialled: yes")
+    behind = status(can_be_dialled=False, not_dialled_because="10.0.0.2:4001: timed out")
+    assert plain_line(behind).endswith(" · can be dialled: no (10.0.0.2:4001: timed out)")
+    out = io.StringIO()
+    Console(file=out, width=200).print(screen(behind, []))
+    assert "can be dialled: no (10.0.0.2:4001: timed out)" in out.getvalue()
+
+
 def test_a_notable_event_gets_a_line_at_once() -> None:
     assert shown(seconds=1, events=[event("joined", seconds=2.0)]).splitlines()[0] == "joined the swarm after 2.0 s"
 

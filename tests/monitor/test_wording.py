@@ -20,6 +20,16 @@ def words(kind: str, **fields: object) -> str | None:
         ("stage", {"name": "warmed up", "seconds": 1.0}, "warmed up (1.0 s)"),
         ("rejoined", {"num_peers": 3}, "back in touch with 3 other peers"),
         ("left", {"seconds": 0.4}, "said goodbye and left (0.4 s)"),
+        (
+            "reachability",
+            {"state": "reachable", "addresses": ["203.0.113.7:4001"], "reasons": {}},
+            "others can dial this machine at 203.0.113.7:4001",
+        ),
+        (
+            "reachability",
+            {"state": "unreachable", "addresses": [], "reasons": {"10.0.0.2:4001": "timed out"}},
+            "nobody can dial this machine, so it leads no rounds and trains as well as any (10.0.0.2:4001: timed out)",
+        ),
     ],
 )
 def test_what_changes_the_situation_gets_a_sentence(kind: str, fields: dict[str, object], expected: str) -> None:

@@ -283,7 +283,8 @@ def test_a_caller_gives_up_a_reply_that_stands_still():
         )
         with pytest.raises(NetworkError, match="stands still"):
             await call
-        assert await read_frame(client) == (Reset(stream=2), 0)
+        heads = [(await read_frame(client))[0] for _ in range(2)]
+        assert Reset(stream=2) in heads  # beside the PING of a connection that was silent for as long
 
     told(story)
 

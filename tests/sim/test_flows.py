@@ -280,6 +280,24 @@ def test_bandwidth_that_changes_is_felt_by_a_transfer_under_way():
     world.run(story())
 
 
+def test_loss_that_begins_is_felt_by_a_transfer_under_way():
+    world = SimWorld(seed=1, latency=0.05)
+
+    async def story():
+        hosts = await Hosts(world, 2).listen()
+        transfer = asyncio.ensure_future(transfer_seconds(*await hosts.connect(0, 1), 100_000_000))
+        await asyncio.sleep(2.0)
+        before = world.network.num_delivered_bytes[hosts.names[1]]
+        world.network.set_access(hosts.names[0], loss=0.01)
+        await asyncio.sleep(20.0)
+        rate = (world.network.num_delivered_bytes[hosts.names[1]] - before) / 20
+        assert rate < 2 * SEGMENT_BYTES / 0.1 * sqrt(150)  # what was in flight counts, too
+        world.network.set_access(hosts.names[0], loss=0.0)
+        assert await transfer < 30
+
+    world.run(story())
+
+
 def test_the_solver_that_the_rates_are_compared_with_is_right():
     assert max_min({"a": 3.0, "b": 1.0}, [("a",), ("a", "b")]) == pytest.approx([2.0, 1.0])
     assert max_min({"a": 3.0, "b": 2.0}, [("a",), ("a", "b"), ("b",)]) == pytest.approx([2.0, 1.0, 1.0])

@@ -222,6 +222,15 @@ def test_behind_a_carrier_a_full_cone_at_home_does_not_help():
     world.run(story())
 
 
+def test_subscribers_share_carriers_of_their_kind():
+    world, profiles = SimWorld(seed=1), [HostProfile(nat_kind="full-cone", carrier_kind=kind) for kind in KINDS[2:]]
+    names = [world.network.allocate(profile) for _ in range(100) for profile in profiles]
+    boxes = [world.network.nat_of(name).behind for name in names]
+    assert [box.kind for box in boxes[:4]] == KINDS[2:] * 2
+    assert len(set(boxes)) == 4  # 64 and 36 of each kind
+    assert len(set(names)) == 200
+
+
 PUNCHED = {
     ("full-cone", "full-cone"), ("full-cone", "address-restricted"), ("full-cone", "port-restricted"), ("full-cone", "symmetric"),
     ("address-restricted", "address-restricted"), ("address-restricted", "port-restricted"), ("address-restricted", "symmetric"),

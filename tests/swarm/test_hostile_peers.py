@@ -10,8 +10,8 @@ from p2ptrain.config import load_run_config
 from p2ptrain.errors import Refused
 from p2ptrain.fragments.chain import Commit
 from p2ptrain.fragments.messages import Announce, Done, GetCommits, GetSnapshot, GetUpdate, Head, Snapshot
+from p2ptrain.fragments.pure import pack_snapshot
 from p2ptrain.fragments.state import FragmentState
-from p2ptrain.fragments.sync import pack_snapshot
 from p2ptrain.ids import Digest, PeerId, digest
 from p2ptrain.net.identity import Identity
 from p2ptrain.peer import Peer

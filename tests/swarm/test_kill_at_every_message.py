@@ -21,6 +21,8 @@ from p2ptrain.sim.swarm import SimSwarm
 from p2ptrain.wire.messages import Message
 
 CONFIG = load_run_config("sim-quadratic")
+LARGE = CONFIG.model_copy(update={"model": CONFIG.model.model_copy(update={"dim": 128})})
+"""Its updates have more than 32 KiB: enough for a connection of their own."""
 
 
 def methods_of(module: object) -> set[str]:
@@ -48,9 +50,10 @@ async def somebody_joins(swarm: SimSwarm) -> None:
 
 async def somebody_has_only_a_peer_that_nobody_can_dial(swarm: SimSwarm) -> None:
     """Who is cut off from all others gets the updates from it, and has to ask it for a bulk connection."""
-    cut_off = await swarm.join(train=False)  # it never leads, so nobody has brought it any work
     hidden = await swarm.join(hidden=True)
-    await asyncio.sleep(4.0)
+    await asyncio.sleep(2.0)
+    cut_off = await swarm.join(train=False)  # it is new and never leads, so nobody has fetched or brought it anything
+    await asyncio.sleep(1.0)
     swarm.world.network.partition([cut_off], [host for host in swarm.peers if host not in (cut_off, hidden)])
     await asyncio.sleep(8.0)
     swarm.world.network.heal()
@@ -83,7 +86,7 @@ NEEDED: dict[str, Callable[[SimSwarm], Coroutine[None, None, None]]] = {
 def test_the_survivors_have_equal_anchors(method: str, victim: str) -> None:
     seed = METHODS.index(method) * 2 + (victim == "send")
     print(f"seed {seed}")
-    swarm = SimSwarm(CONFIG, seed=seed)
+    swarm = SimSwarm(LARGE if method == "transport.open-bulk" else CONFIG, seed=seed)
     countdown = 1 if method in NEEDED else random.Random(seed).choice([1, 3, 10])
     killed: list[str] = []
 

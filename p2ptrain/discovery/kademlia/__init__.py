@@ -12,9 +12,8 @@ little is sessions.py, so no libp2p daemon ever starts. hivemind trusts what it 
 * Caches, request sharing, the black list and the routing table's own refresh are off: they leak, can be pinned by a
   stranger, or fail (hivemind 1.1.12, dht/node.py:806). Members' liveness keeps the table clean instead.
 
-hivemind starts tasks without an owner. On the paths used here each ends within CALL_TIMEOUT of its last call, and
-after `close` every call fails at once. Its clock and its chance are the peer's (ports.py), so it runs in virtual time
-as well. The import takes two seconds and brings torch: discovery/directory.py does it on a worker thread.
+Its clock and chance are the peer's, so it runs in virtual time as well, and its tasks end with the peer's DHT node
+(ports.py). The import takes two seconds and brings torch: discovery/directory.py does it on a worker thread.
 """
 
 from hivemind.utils.logging import use_hivemind_log_handler

@@ -8,7 +8,7 @@ from hivemind.dht.routing import DHTID, RoutingTable
 from hivemind.p2p import PeerID
 from hivemind.utils import MSGPackSerializer
 
-from p2ptrain.discovery.kademlia.ports import acting_for
+from p2ptrain.discovery.kademlia.ports import Surroundings
 from p2ptrain.discovery.kademlia.screening import BUCKET_SIZE, node_id_of
 from p2ptrain.discovery.kademlia.sessions import CALL_TIMEOUT, Neighbourhood, Sessions
 from p2ptrain.discovery.kademlia.storage import BoundedStorage, Check, CheckingValidator
@@ -38,18 +38,19 @@ class Kademlia:
         receive: Callable[[Iterable[bytes]], None],
     ) -> None:
         """`record_of` gives the signed record of a peer that is alive, `receive` takes those that come with answers."""
-        self._runtime, self._own, self._check = runtime, transport.peer_id, check
+        self._own, self._check = transport.peer_id, check
+        self._surroundings = Surroundings(runtime)
         self._tasks = TaskOwner(events)
         self._pending_pings: set[PeerId] = set()
         self._sessions = Sessions(
-            runtime,
+            self._surroundings,
             transport,
             Neighbourhood(check=check, record_of=record_of, receive=receive, on_request=self._requested_by),
         )
         self._node: DHTNode | None = None
 
     async def start(self) -> None:
-        with acting_for(self._runtime):
+        with self._surroundings.entered():
             self._node = await DHTNode.create(
                 p2p=self._sessions,
                 node_id=node_id_of(self._own),
@@ -73,6 +74,7 @@ class Kademlia:
         await self._tasks.close()
         if self._node is not None:
             await self._node.shutdown()
+        await self._surroundings.close()
 
     def contacts(self) -> list[PeerId]:
         """Return the peers in the routing table, by ascending id."""
@@ -84,7 +86,7 @@ class Kademlia:
             return
         self._pending_pings.add(peer)
         try:
-            with acting_for(self._runtime):
+            with self._surroundings.entered():
                 await self._running.protocol.call_ping(PeerID(peer_id_bytes(peer)))
         finally:
             self._pending_pings.discard(peer)
@@ -102,13 +104,13 @@ class Kademlia:
     async def store(self, key: bytes, subkey: bytes, value: bytes, expires_at: float) -> bool:
         """Store a value at the nodes nearest to the key, and here; return whether a node took it."""
         packed = MSGPackSerializer.dumps(value)
-        with acting_for(self._runtime):
+        with self._surroundings.entered():
             self._running.protocol.storage.store_subkey(DHTID.generate(key), subkey, packed, expires_at)
             return bool(await self._running.store(key, value, expires_at, subkey=subkey))
 
     async def find(self, key: bytes) -> dict[bytes, bytes]:
         """Return the values that the nodes nearest to a key have under it, by subkey."""
-        with acting_for(self._runtime):
+        with self._surroundings.entered():
             found = await self._running.get(key, latest=True)
         return {subkey: entry.value for subkey, entry in found.value.items()} if found is not None else {}
 

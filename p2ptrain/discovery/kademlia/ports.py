@@ -1,19 +1,22 @@
-"""hivemind's time and chance: those of the peer that it works for.
+"""hivemind's time, chance and tasks: those of the peer that it works for.
 
-hivemind reads the machine's clock and the global `random`, orders some sets by salted hashes, and computes the base58 of
-a peer id each time it meets one, which is a third of its CPU time. Here it gets the ports of the peer whose task runs,
-so it runs in virtual time as well, with clocks that differ from peer to peer. Whoever enters hivemind says for whom:
+hivemind reads the machine's clock and the global `random`, starts tasks that nobody owns, orders some sets by salted
+hashes, and computes the base58 of a peer id each time it meets one, which is a third of its CPU time. Here it gets what
+it needs from the peer whose task runs. So it runs in virtual time, too, with clocks that differ from peer to peer, and
+none of its tasks outlives its peer. Whoever enters hivemind says for whom; the tasks that it starts inherit that:
 
-    with acting_for(runtime):
-        await node.store(...)  # the tasks that hivemind starts in there inherit it
+    surroundings = Surroundings(runtime)
+    with surroundings.entered():
+        await node.store(...)
 
-Outside of that it has the machine's clock and chance, as without us. The names that hivemind's modules hold are
+Outside of such a block it has the machine's clock and chance, as without us. The names in hivemind's modules are
 replaced one by one, since they took the functions by value when they were imported.
 """
 
+import asyncio
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -28,35 +31,87 @@ from p2ptrain.runtime import Runtime
 
 MAX_NAMES: Final = 1 << 14  # peer ids of which the base58 is remembered
 
-_RUNTIME: Final[ContextVar[Runtime | None]] = ContextVar("hivemind_works_for", default=None)
+_CURRENT: Final[ContextVar["Surroundings | None"]] = ContextVar("hivemind_surroundings", default=None)
 _machine_time: Final = timed_storage.get_dht_time
 
 
-@contextmanager
-def acting_for(runtime: Runtime) -> Iterator[None]:
-    """Let hivemind have the clock and the chance of one peer in this block, and in tasks that begin in it."""
-    before = _RUNTIME.get()
-    _RUNTIME.set(runtime)
-    try:
-        yield
-    finally:
-        _RUNTIME.set(before)  # not by token: a coroutine may be closed in another context than its own
+class Surroundings:
+    """What hivemind has of one peer: its clock, its chance, and a place for its tasks."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in order of creation
+        self.is_closed = False
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Let hivemind work for this peer in this block, and in tasks that it starts there."""
+        before = _CURRENT.get()
+        _CURRENT.set(self)
+        try:
+            yield
+        finally:
+            _CURRENT.set(before)  # not by token: a coroutine may be closed in another context than its own
+
+    def own(self, task: asyncio.Task[Any]) -> None:
+        self._tasks[task] = None
+        task.add_done_callback(self._forget)
+        if self.is_closed:
+            task.cancel()
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+
+    async def close(self) -> None:
+        """Cancel every task that hivemind started for this peer, and wait for its end."""
+        self.is_closed = True
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def wall_time() -> float:
-    """Return what hivemind calls DHT time (s since 1970)."""
-    runtime = _RUNTIME.get()
-    return float(_machine_time()) if runtime is None else runtime.clock.wall()
+def take_ports() -> None:
+    """Replace what hivemind takes from the machine. Does nothing the second time."""
+    replaced = (
+        ("get_dht_time", _machine_time, _wall_time), ("random", random, _Chance()), ("asyncio", asyncio, _asyncio())
+    )  # fmt: skip
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "hivemind" and isinstance(module, ModuleType):
+            held = vars(module)
+            held.update((name, ours) for name, theirs, ours in replaced if held.get(name) is theirs)
+    PeerID.__init__, PeerID.__hash__ = _init_peer_id, _hash_peer_id
+
+
+def _wall_time() -> float:
+    surroundings = _CURRENT.get()
+    return float(_machine_time()) if surroundings is None else surroundings.runtime.clock.wall()
 
 
 class _Chance:
-    """Stands for the module `random`; its classes are the module's own."""
+    """Stands for the module `random`: its functions are those of a peer's own generator, its classes its own."""
 
     def __getattr__(self, name: str) -> Any:
-        runtime = _RUNTIME.get()
-        if runtime is not None and hasattr(runtime.entropy.random, name):
-            return getattr(runtime.entropy.random, name)
+        surroundings = _CURRENT.get()
+        if surroundings is not None and hasattr(surroundings.runtime.entropy.random, name):
+            return getattr(surroundings.runtime.entropy.random, name)
         return getattr(random, name)
+
+
+def _asyncio() -> ModuleType:
+    """Return a copy of asyncio whose tasks are owned."""
+    ours = ModuleType("asyncio")
+    vars(ours).update(vars(asyncio))
+    ours.create_task = _create_task  # type: ignore[attr-defined]
+    return ours
+
+
+def _create_task(coroutine: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+    task = asyncio.create_task(coroutine, **options)  # noqa: TID251 - owned by the surroundings
+    surroundings = _CURRENT.get()
+    if surroundings is not None:
+        surroundings.own(task)
+    return task
 
 
 @lru_cache(maxsize=MAX_NAMES)
@@ -71,21 +126,3 @@ def _init_peer_id(peer: Any, peer_id_bytes: bytes) -> None:
 
 def _hash_peer_id(peer: Any) -> int:
     return int.from_bytes(peer._bytes[-8:], "big")
-
-
-def _modules() -> Iterator[ModuleType]:
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "hivemind" and isinstance(module, ModuleType):
-            yield module
-
-
-def take_ports() -> None:
-    """Replace what hivemind takes from the machine. Does nothing the second time."""
-    chance = _Chance()
-    for module in _modules():
-        held = vars(module)
-        if held.get("get_dht_time") is _machine_time:
-            held["get_dht_time"] = wall_time
-        if held.get("random") is random:
-            held["random"] = chance
-    PeerID.__init__, PeerID.__hash__ = _init_peer_id, _hash_peer_id

@@ -7,7 +7,7 @@ from typing import Any, Final
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import dht_pb2
 
-from p2ptrain.discovery.kademlia.ports import acting_for
+from p2ptrain.discovery.kademlia.ports import Surroundings
 from p2ptrain.discovery.kademlia.screening import (
     check_request,
     keep_neighbours,
@@ -22,7 +22,6 @@ from p2ptrain.discovery.messages import MAX_RECORDS, KademliaAnswer, KademliaCal
 from p2ptrain.errors import NetworkError, Refused, RemoteProtocolError
 from p2ptrain.ids import PeerId, peer_id_bytes
 from p2ptrain.net.transport import Transport
-from p2ptrain.runtime import Runtime
 
 CALL_TIMEOUT: Final = 3.0  # seconds; hivemind's own default
 
@@ -42,10 +41,10 @@ class Neighbourhood:
 class Sessions:
     """Carries hivemind's calls. Its coroutines are named and called as those of `hivemind.P2P`."""
 
-    def __init__(self, runtime: Runtime, transport: Transport, neighbourhood: Neighbourhood) -> None:
+    def __init__(self, surroundings: Surroundings, transport: Transport, neighbourhood: Neighbourhood) -> None:
         self.peer_id = PeerID(peer_id_bytes(transport.peer_id))
         self.closed = False
-        self._runtime = runtime
+        self._surroundings = surroundings
         self._transport, self._neighbourhood = transport, neighbourhood
         self._answerers: dict[str, tuple[Answerer, Any]] = {}  # with the protobuf class of the request
         transport.handle(KademliaCall, self._answer)
@@ -90,7 +89,7 @@ class Sessions:
             self._neighbourhood.on_request(sender)
         request.ClearField("peer")  # hivemind would add the sender to its table without having asked it anything
         context = P2PContext(handle_name=call.rpc, local_id=self.peer_id, remote_id=PeerID(peer_id_bytes(sender)))
-        with acting_for(self._runtime):
+        with self._surroundings.entered():
             response = await answerer(request, context)
         if not isinstance(response, dht_pb2.FindResponse):
             return KademliaAnswer(payload=response.SerializeToString())
