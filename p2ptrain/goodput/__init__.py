@@ -7,7 +7,8 @@
     sessions.py       when volunteers are on
     all_reduce.py     volunteers in a synchronous swarm
     volunteers.py     volunteers with p2ptrain's own peers, in virtual time
-    study.py          all of it in order; tables.py, report.py say it
+    hivemind.py       volunteers with hivemind's own matchmaking, in virtual time
+    study.py          all of it in order, within a budget; tables.py, report.py say it
 
-All but volunteers.py are event simulations of a few hundred lines on `timeline.py`, and need no peers.
+All but the last two ways are event simulations of a few hundred lines on `timeline.py`, and need no peers.
 """

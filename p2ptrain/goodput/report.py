@@ -112,7 +112,8 @@ def _volunteers(rows: Sequence[VolunteerRow], run: VolunteerRun) -> dict[str, An
                 "departures": row.num_departures,
                 "time_on": _percent(row.time_on),
                 "p2ptrain": None if row.p2ptrain is None else _shares(row.p2ptrain),
-                "p2ptrain_left_out": row.left_out,
+                "hivemind": None if row.hivemind is None else _shares(row.hivemind),
+                "left_out": row.left_out,
                 "all_reduce_every_step": _shares(row.all_reduce),
                 "all_reduce_every_round": _shares(row.local_sgd),
             }
@@ -121,7 +122,7 @@ def _volunteers(rows: Sequence[VolunteerRow], run: VolunteerRun) -> dict[str, An
     }
 
 
-_SHARES = ("goodput", "goodput_while_on", "undisturbed", "trained", "participation")
+_SHARES = ("goodput", "goodput_while_on", "undisturbed", "trained", "participation", "largest_group")
 
 
 def _shares(result: Any) -> dict[str, Any]:
@@ -181,12 +182,12 @@ def draw_volunteers(path: Path, rows: Sequence[VolunteerRow]) -> None:
     figure, axes = _figure()
     sizes = [row.num_peers for row in rows]
     axes.plot(sizes, [100 * row.time_on for row in rows], ":k", label="time on: nobody can do better")
-    axes.plot(
-        [row.num_peers for row in rows if row.p2ptrain],
-        [100 * row.p2ptrain.goodput for row in rows if row.p2ptrain],
-        "o-",
-        label="p2ptrain",
-    )
+    for label, style, results in (
+        ("p2ptrain", "o-", [(row.num_peers, row.p2ptrain) for row in rows]),
+        ("hivemind, in whatever groups", "d-", [(row.num_peers, row.hivemind) for row in rows]),
+    ):
+        there = [(size, 100 * result.goodput) for size, result in results if result is not None]
+        axes.plot([size for size, _ in there], [goodput for _, goodput in there], style, label=label)
     axes.plot(sizes, [100 * row.local_sgd.goodput for row in rows], "s-", label="all-reduce every H steps")
     axes.plot(sizes, [100 * row.all_reduce.goodput for row in rows], "^-", label="all-reduce every step")
     axes.set_xscale("log", base=2)

@@ -1,15 +1,18 @@
 """The study in order: the paper's part, which takes some seconds, then the volunteers, size by size."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from p2ptrain.goodput.all_reduce import AllReduce, AllReduceResult, tuned
+from p2ptrain.goodput.budget import Budget, OutOfTime
 from p2ptrain.goodput.failures import Cell, simulate_table
 from p2ptrain.goodput.heterogeneity import PolicyResult, simulate_policies
+from p2ptrain.goodput.hivemind import HivemindResult, simulate_hivemind
 from p2ptrain.goodput.options import GoodputOptions
 from p2ptrain.goodput.scavenging import simulate_scavenging
 from p2ptrain.goodput.sessions import Plan, num_departures, seconds_on
-from p2ptrain.goodput.volunteers import Budget, OutOfTime, VolunteerResult, VolunteerRun, simulate_volunteers
+from p2ptrain.goodput.volunteers import VolunteerResult, VolunteerRun, simulate_volunteers
+from p2ptrain.monitor.view import clock_time
 from p2ptrain.runtime import Clock
 
 
@@ -35,8 +38,9 @@ class VolunteerRow:
     local_sgd: AllReduceResult
     """Synchronous, every H steps."""
     p2ptrain: VolunteerResult | None
-    left_out: str = ""
-    """Why p2ptrain's own peers were not run at this size, or not to the end."""
+    hivemind: HivemindResult | None
+    left_out: dict[str, str]
+    """Why p2ptrain's or hivemind's peers were not run at this size, or not to the end."""
 
 
 def simulate_paper(seed: int) -> PaperPart:
@@ -53,37 +57,25 @@ def simulate_sizes(
 ) -> list[VolunteerRow]:
     """Run the volunteers' part; sizes that do not fit into the rest of the time are left out."""
     budget = Budget(clock, options.minutes * 60.0)
-    rows: list[VolunteerRow] = []
-    for num_peers in options.peers:
-        plan = run.sessions.plan(num_peers, run.seconds, seed=options.seed)
-        ours, left_out = _ours(num_peers, plan, options, run, budget, on_progress)
-        rows.append(_row(num_peers, plan, run, options.seed, ours, left_out))
-    return rows
+    return [_simulate_size(num_peers, options.seed, run, budget, on_progress) for num_peers in options.peers]
 
 
-def _ours(
-    num_peers: int,
-    plan: Plan,
-    options: GoodputOptions,
-    run: VolunteerRun,
-    budget: Budget,
-    on_progress: Callable[[str], None],
-) -> tuple[VolunteerResult | None, str]:
-    expected = budget.expected_seconds(num_peers)
-    if expected > budget.seconds_left():
-        left = max(0.0, budget.seconds_left()) / 60.0
-        return None, f"needs about {expected / 60.0:.0f} minutes, {left:.0f} of --minutes {options.minutes:g} are left"
-    try:
-        return simulate_volunteers(num_peers, plan, run, seed=options.seed, budget=budget, on_progress=on_progress), ""
-    except OutOfTime as reason:
-        return None, f"{reason} of --minutes {options.minutes:g}"
-
-
-def _row(
-    num_peers: int, plan: Plan, run: VolunteerRun, seed: int, ours: VolunteerResult | None, left_out: str
+def _simulate_size(
+    num_peers: int, seed: int, run: VolunteerRun, budget: Budget, on_progress: Callable[[str], None]
 ) -> VolunteerRow:
+    plan = run.sessions.plan(num_peers, run.seconds, seed=seed)
     every_step = AllReduce(step_seconds=run.step_seconds)
-    every_round = AllReduce(step_seconds=run.step_seconds, steps_per_round=run.config.rounds.inner_steps)
+    every_round = replace(every_step, steps_per_round=run.config.rounds.inner_steps)
+    left_out: dict[str, str] = {}
+    ours, hivemind = None, None
+    try:
+        ours = simulate_volunteers(num_peers, plan, run, seed=seed, budget=budget, on_progress=on_progress)
+    except OutOfTime as reason:
+        left_out["p2ptrain"] = str(reason)
+    try:
+        hivemind = _hivemind(num_peers, plan, run, seed, budget, on_progress)
+    except OutOfTime as reason:
+        left_out["hivemind"] = str(reason)
     return VolunteerRow(
         num_peers=num_peers,
         num_departures=num_departures(plan, run.seconds),
@@ -91,5 +83,20 @@ def _row(
         all_reduce=tuned(plan, run.seconds, seed=seed, model=every_step),
         local_sgd=tuned(plan, run.seconds, seed=seed, model=every_round),
         p2ptrain=ours,
+        hivemind=hivemind,
         left_out=left_out,
     )
+
+
+def _hivemind(
+    num_peers: int, plan: Plan, run: VolunteerRun, seed: int, budget: Budget, on_progress: Callable[[str], None]
+) -> HivemindResult:
+    budget.check("hivemind", num_peers)
+    expected = budget.expected_seconds("hivemind", num_peers)
+    about = "" if expected is None else f", about {clock_time(expected)} to go"
+    on_progress(f"{num_peers} peers: hivemind's matchmaking for {clock_time(run.seconds)} of virtual time{about}")
+    began_at = budget.now()
+    result = simulate_hivemind(num_peers, plan, seconds=run.seconds, interval=run.interval, seed=seed)
+    seconds = budget.now() - began_at
+    budget.note("hivemind", num_peers, seconds)
+    return replace(result, real_seconds=seconds)

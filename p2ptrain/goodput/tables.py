@@ -1,6 +1,6 @@
 """The study as tables, each with what it stands beside: for a terminal of 80 columns, and for Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -10,9 +10,10 @@ from rich.text import Text
 from p2ptrain.goodput import published
 from p2ptrain.goodput.all_reduce import AllReduceResult
 from p2ptrain.goodput.failures import FailureModel, differences, inelastic, root_mean_square
+from p2ptrain.goodput.hivemind import HivemindResult
 from p2ptrain.goodput.scavenging import Scavenging, ideal_time
 from p2ptrain.goodput.study import PaperPart, VolunteerRow
-from p2ptrain.goodput.volunteers import VolunteerRun
+from p2ptrain.goodput.volunteers import VolunteerResult, VolunteerRun
 from p2ptrain.sim.churn import Durations
 
 ROWS = {row: f"M = {row}" if row.isdigit() else "elastic DP" for row in published.GOODPUT}
@@ -145,37 +146,39 @@ def volunteers_sheet(rows: Sequence[VolunteerRow], run: VolunteerRun) -> Sheet:
     sessions, inner_steps = run.sessions, run.config.rounds.inner_steps
     return Sheet(
         title=f"Volunteers for {run.seconds / 3600:g} h: goodput, % of always-on peers (% of their time on)",
-        columns=["peers", "leave", "on %", "p2ptrain", f"all-reduce/{inner_steps}", "", "all-reduce/1", ""],
+        columns=["peers", "leave", "on %", "p2ptrain", "hivemind", "in one", f"all-reduce/{inner_steps}", "all-reduce/1"],
         rows=[
             [
-                str(row.num_peers), str(row.num_departures), f"{100 * row.time_on:.1f}",
-                "–" if row.p2ptrain is None else _both(row.p2ptrain.goodput, row.p2ptrain.goodput_while_on),
-                *_tuned(row.local_sgd), *_tuned(row.all_reduce),
+                str(row.num_peers), str(row.num_departures), f"{100 * row.time_on:.1f}", _both(row.p2ptrain), _both(row.hivemind),
+                "–" if row.hivemind is None else f"{100 * row.hivemind.largest_group:.0f} %",
+                _both(row.local_sgd), _both(row.all_reduce),
             ]
             for row in rows
         ],
         notes=[
-            f"Sessions: on {_durations(sessions.on)}, off {_durations(sessions.off)}; "
-            f"steps of {run.step_seconds:g} s, H = {inner_steps}; network {run.network.name if run.network else 'plain'}.",
-            f"p2ptrain: its own peers, in the simulated world. all-reduce/{inner_steps}, /1: a synchronous swarm that reduces "
-            f"every {inner_steps} steps or every step, an event model, with the time-out that suits it best.",
-            "Of that, waiting for the last one alone would leave: "
-            + "; ".join(
-                f"{row.num_peers} peers {100 * row.local_sgd.undisturbed:.1f}, {100 * row.all_reduce.undisturbed:.1f}" for row in rows
-            )
-            + ".",
-            *(f"{row.num_peers} peers: p2ptrain is left out: {row.left_out}" for row in rows if row.left_out),
+            f"Sessions: on {_durations(sessions.on)}, off {_durations(sessions.off)}; steps of {run.step_seconds:g} s, "
+            f"H = {inner_steps}; network {run.network.name if run.network else 'plain'}.",
+            "p2ptrain: its own peers, in the simulated world. hivemind: its own matchmaking, on plain delays; work counts in "
+            "whatever group it was merged, and the largest group had so many of the peers (in one).",
+            f"all-reduce/{inner_steps}, /1: an event model of a synchronous swarm that reduces every {inner_steps} steps or every "
+            f"step, with the time-out that suits it best: {_by_size(rows, lambda one: f'{one.timeout:g} s')}. If nobody "
+            f"came or left they had {_by_size(rows, lambda one: f'{100 * one.undisturbed:.0f} %')}.",
+            *(
+                f"{row.num_peers} peers: {name} is left out: {reason}"
+                for row in rows
+                for name, reason in row.left_out.items()
+            ),
         ],
     )  # fmt: skip
+
+
+def _by_size(rows: Sequence[VolunteerRow], tell: Callable[[AllReduceResult], str]) -> str:
+    return ", ".join(f"{row.num_peers} peers {tell(row.local_sgd)} and {tell(row.all_reduce)}" for row in rows)
 
 
 def _durations(durations: Durations) -> str:
     return f"{durations.mean_minutes:g} min ({durations.kind})"
 
 
-def _both(goodput: float, while_on: float) -> str:
-    return f"{100 * goodput:.1f} ({100 * while_on:.1f})"
-
-
-def _tuned(result: AllReduceResult) -> tuple[str, str]:
-    return _both(result.goodput, result.goodput_while_on), f"{result.timeout:g} s"
+def _both(result: VolunteerResult | HivemindResult | AllReduceResult | None) -> str:
+    return "–" if result is None else f"{100 * result.goodput:.1f} ({100 * result.goodput_while_on:.1f})"

@@ -24,10 +24,10 @@ from typing import Final
 from p2ptrain.config import RunConfig
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.events import Event, Events
+from p2ptrain.goodput.budget import Budget, OutOfTime
 from p2ptrain.goodput.sessions import Plan, Session, Sessions, seconds_on
 from p2ptrain.goodput.timeline import chance
 from p2ptrain.monitor.view import clock_time
-from p2ptrain.runtime import Clock
 from p2ptrain.sim.compute import REFERENCE
 from p2ptrain.sim.ports import SimClock
 from p2ptrain.sim.profiles import NetworkProfile
@@ -38,37 +38,6 @@ TICK: Final = 60.0  # virtual seconds between two looks at the budget
 RETRY_INTERVAL: Final = 30.0  # virtual seconds until a volunteer who could not join tries again
 ARRIVAL_WINDOW: Final = 60.0  # virtual seconds in which those come that are on at the beginning
 DRAIN_INTERVALS: Final = 3.0  # the swarm has so many round intervals to merge what is pending at the end
-GROWTH: Final = 1.15  # real time grows about as this power of the number of peers
-
-
-class OutOfTime(Exception):
-    """The budget is used up; the message says how far it came."""
-
-
-class Budget:
-    """Real seconds for the whole of the volunteers' part, and what the last size took of them."""
-
-    def __init__(self, clock: Clock, seconds: float) -> None:
-        self._clock = clock
-        self._ends_at = clock.monotonic() + seconds
-        self._took: tuple[int, float] | None = None  # peers, real seconds
-
-    def now(self) -> float:
-        return self._clock.monotonic()
-
-    def seconds_left(self) -> float:
-        return self._ends_at - self._clock.monotonic()
-
-    def note(self, num_peers: int, seconds: float) -> None:
-        """Remember what a size took."""
-        self._took = num_peers, seconds
-
-    def expected_seconds(self, num_peers: int) -> float:
-        """Return about what a size will take, by what the last one took; 0 before there was one."""
-        if self._took is None:
-            return 0.0
-        peers, seconds = self._took
-        return seconds * float((num_peers / peers) ** GROWTH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +111,7 @@ def simulate_volunteers(
     num_peers: int, plan: Plan, run: VolunteerRun, *, seed: int, budget: Budget, on_progress: Callable[[str], None]
 ) -> VolunteerResult:
     """Run a swarm of real peers through a plan of sessions; OutOfTime when the budget does not suffice."""
+    budget.check("p2ptrain", num_peers)
     began_at = budget.now()
     study = _Study(SimSwarm(run.config, seed=seed, network=run.network, step_seconds=run.step_seconds), run)
     study.swarm.on_event = study.hear
@@ -149,7 +119,7 @@ def simulate_volunteers(
 
     def look() -> None:
         at, spent = study.clock.monotonic(), budget.now() - began_at
-        if budget.seconds_left() <= 0.0:
+        if not budget.seconds_left():
             raise OutOfTime(f"{clock_time(at)} of {clock_time(run.seconds)} virtual time was all that fitted")
         on_progress(
             f"{num_peers} peers: {clock_time(at)} of {clock_time(run.seconds)} virtual time in {clock_time(spent)}, "
@@ -158,7 +128,7 @@ def simulate_volunteers(
 
     study.swarm.run(_story(plan, study, seed, look))
     seconds = budget.now() - began_at
-    budget.note(num_peers, seconds)
+    budget.note("p2ptrain", num_peers, seconds)
     return _result(plan, study, seconds)
 
 

@@ -52,5 +52,3 @@ class SleepingTask:
 
     def load_state_bytes(self, data: bytes) -> None:
         self._task.load_state_bytes(data)
-
-

@@ -118,7 +118,9 @@ class LocalSwarm:
         if isinstance(run, str):
             return load_run_config(run), run
         if not isinstance(run, RunConfig):
-            raise ConfigError("local_swarm: a task or a merge rule of a test cannot go into other processes; use `swarm`")
+            raise ConfigError(
+                "local_swarm: a task or a merge rule of a test cannot go into other processes; use `swarm`"
+            )
         path = self._folder / "run.toml"
         path.write_text(to_toml(run))
         return run, str(path)
@@ -180,7 +182,9 @@ class LocalSwarm:
     @property
     def losses(self) -> list[float]:
         """Validation losses of what the peers share, in the order in which they were computed."""
-        events = sorted((event.at, event.fields["loss"]) for life in self.fleet.lives for event in life.all("validation"))
+        events = sorted(
+            (event.at, event.fields["loss"]) for life in self.fleet.lives for event in life.all("validation")
+        )
         return [loss for _, loss in events if loss == loss]
 
     def story(self, test: str = "") -> str:
@@ -236,7 +240,9 @@ class LocalSwarm:
         while True:
             reports = await self._reports()
             heads = {
-                tuple((head["commit"], head["anchor"]) for head in report.fields["heads"]) for report in reports if report
+                tuple((head["commit"], head["anchor"]) for head in report.fields["heads"])
+                for report in reports
+                if report
             }
             if None not in reports and len(heads) == 1:
                 return True

@@ -36,6 +36,7 @@ STEP_SECONDS: Final = 5.0  # of an inner step, unless a test says otherwise: wit
 ARRIVAL_INTERVAL: Final = 0.5  # virtual seconds between two peers that are added at once
 JOIN_PATIENCE: Final = 900.0  # virtual seconds for all added peers to train: a bad link takes several tries
 AGREE_PATIENCE: Final = 30.0  # virtual seconds: a commit may be on its way to the others at any moment
+NO_PEERS: Final = "the swarm has no peers yet: add_peers comes first"
 NUM_LAST_EVENTS: Final = 12  # in what a failed test shows
 
 Result = TypeVar("Result")
@@ -194,7 +195,7 @@ class VirtualSwarm:
     def sim(self) -> SimSwarm:
         """The simulated swarm itself, for whoever needs more than this class offers; its calls need the running loop."""
         if self._sim is None:
-            raise ConfigError("the swarm has no peers yet: add_peers comes first")
+            raise ConfigError(NO_PEERS)
         return self._sim
 
     @property
@@ -232,7 +233,9 @@ class VirtualSwarm:
         right = self._hosts(other) or [host for host in self.sim.host_names if host not in left]
         both = [host for host in left if host in right]
         if not left or both:
-            raise ConfigError(f"partition: {both[0] if both else 'nobody'} is on {'both' if both else 'the first'} side")
+            raise ConfigError(
+                f"partition: {both[0] if both else 'nobody'} is on {'both' if both else 'the first'} side"
+            )
         self._disturb(lambda: self.sim.world.network.partition(left, right, one_way=one_way))
 
     def heal(self) -> None:
@@ -405,10 +408,10 @@ class VirtualSwarm:
 
     def _do(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Let something happen in virtual time, and return what came of it; raise what a checker found meanwhile."""
-        sim, runner = self.sim, self._runner
-        if runner is None:
+        sim, runner = self._sim, self._runner
+        if sim is None or runner is None:
             coroutine.close()
-            raise ConfigError("this swarm is closed")
+            raise ConfigError("this swarm is closed" if sim else NO_PEERS)
 
         async def telling() -> Result:
             task = asyncio.create_task(coroutine)
@@ -459,5 +462,3 @@ class VirtualSwarm:
                 raise ConfigError(f"there is no peer {one}, only {len(known)}")
             hosts.append(known[one - 1].host if isinstance(one, int) else one.host)
         return hosts
-
-

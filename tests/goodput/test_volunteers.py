@@ -3,10 +3,12 @@
 import pytest
 
 from p2ptrain.config import RunConfig, load_run_config
+from p2ptrain.goodput.budget import Budget, OutOfTime
+from p2ptrain.goodput.hivemind import simulate_hivemind
 from p2ptrain.goodput.options import GoodputOptions
 from p2ptrain.goodput.sessions import Plan
 from p2ptrain.goodput.study import simulate_sizes
-from p2ptrain.goodput.volunteers import Budget, OutOfTime, VolunteerResult, VolunteerRun, simulate_volunteers
+from p2ptrain.goodput.volunteers import VolunteerResult, VolunteerRun, simulate_volunteers
 from p2ptrain.real.clock import SystemClock
 
 SECONDS = 240.0
@@ -68,11 +70,19 @@ def test_a_budget_that_does_not_suffice_is_said() -> None:
         simulate_volunteers(2, [ALWAYS] * 2, small_run(), seed=1, budget=budget, on_progress=lambda words: None)
 
 
+def test_hivemind_merges_what_its_groups_cover() -> None:
+    plan: Plan = [[(0.0, 99_999.0)]] * 3 + [[(0.0, 500.0)]]
+    result = simulate_hivemind(4, plan, seconds=900.0, interval=150.0, seed=1)
+    assert 0.5 < result.goodput < result.goodput_while_on < 1.0
+    assert 0.5 < result.largest_group <= 1.0 and result.rounds >= 4
+
+
 def test_sizes_that_do_not_fit_are_left_out_and_the_others_are_there() -> None:
     said: list[str] = []
     options = GoodputOptions(peers=(2, 4000), hours=1.0, minutes=1.0)
     small, large = simulate_sizes(options, small_run(), CountingClock(), said.append)
-    assert small.p2ptrain is not None and small.left_out == ""
-    assert large.p2ptrain is None and "minutes" in large.left_out
+    assert small.p2ptrain is not None and small.hivemind is not None and small.left_out == {}
+    assert large.p2ptrain is None and large.hivemind is None and list(large.left_out) == ["p2ptrain", "hivemind"]
+    assert "it needs about" in large.left_out["p2ptrain"] and "are left" in large.left_out["hivemind"]
     assert large.all_reduce.goodput < large.local_sgd.goodput < large.time_on
     assert said and said[0].startswith("2 peers: 0:01:00 of 0:04:00 virtual time") and "to go" in said[0]

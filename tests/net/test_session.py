@@ -436,15 +436,28 @@ def test_a_slow_link_is_slow_but_no_failure():
     told(story)
 
 
+def test_a_small_body_needs_no_connection_of_its_own():
+    async def story(world: SimWorld, victim: Victim) -> None:
+        other = Victim(world, "10.0.0.3")
+        peer = await victim.transport.dial(await other.transport.listen(Address(other.host, 0)))
+        await victim.transport.call(peer, Store(), Done, timeout=5, body=bytes(SMALL_BODY_BYTES), bulk=True)
+        assert victim.transport.counters()["num_connections"] == 1
+        await victim.transport.call(peer, Store(), Done, timeout=5, body=bytes(SMALL_BODY_BYTES + 1), bulk=True)
+        assert victim.transport.counters()["num_connections"] == 2
+        await other.transport.close()
+
+    told(story)
+
+
 def test_an_idle_bulk_connection_is_given_back():
     async def story(world: SimWorld, victim: Victim) -> None:
         other = Victim(world, "10.0.0.3")
         peer = await victim.transport.dial(await other.transport.listen(Address(other.host, 0)))
-        await victim.transport.call(peer, Store(), Done, timeout=5, body=bytes(10), bulk=True)
+        await victim.transport.call(peer, Store(), Done, timeout=5, body=bytes(40_000), bulk=True)
         assert victim.transport.counters()["num_connections"] == 2
         await asyncio.sleep(200)
         assert victim.transport.counters()["num_connections"] == 1
-        await victim.transport.call(peer, Store(), Done, timeout=5, body=bytes(10), bulk=True)
+        await victim.transport.call(peer, Store(), Done, timeout=5, body=bytes(40_000), bulk=True)
         await other.transport.close()
 
     told(story)
