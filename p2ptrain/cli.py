@@ -103,7 +103,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
 
     if arguments.virtual:
         return _simulate_virtually(arguments)
-    for name in ("network", "hours", "learner", "step_seconds", "scenario", "trace", "no_churn"):
+    for name in ("network", "hours", "learner", "scenario", "trace", "no_churn"):
         if getattr(arguments, name):
             raise ConfigError(
                 f"--{name.replace('_', '-')} goes with --virtual: real processes have a real network and clock"
@@ -112,7 +112,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         run=arguments.run, num_peers=4 if arguments.peers is None else arguments.peers,
         seconds=60.0 if arguments.seconds is None else arguments.seconds, kill_one_every=arguments.kill_one_every,
         kill_leader_every=arguments.kill_leader_every, late_join_at=arguments.late_join_at, seed=arguments.seed,
-        report=arguments.report, data=arguments.data,
+        report=arguments.report, data=arguments.data, step_seconds=arguments.step_seconds,
     )  # fmt: skip
     summary = run(lambda: simulate(options, Console()))
     return ExitCode.OK if summary["anchors_agree"] else ExitCode.JUDGEMENT

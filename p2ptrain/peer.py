@@ -497,12 +497,13 @@ class Peer:
             self.members.update_own(
                 position=progress.position, num_inner_steps=progress.inner_steps, tokens_per_second=rate
             )
-            tallies = learner.tallies()
+            tallies, counters = learner.tallies(), self.transport.counters()
             self.events.emit(
                 "progress", inner_steps=progress.inner_steps, tokens=progress.tokens, loss=progress.loss,
                 learning_rate=progress.learning_rate, tokens_per_second=rate, utilisation=progress.utilisation,
                 position=progress.position, tokens_merged=sum(tally.merged for tally in tallies) // len(tallies),
                 pending=sum(tally.pending for tally in tallies) // len(tallies), drawn=learner.take_drawn(),
+                bytes_sent=counters["bytes_sent"], bytes_received=counters["bytes_received"],
                 loop_lag=round(max(0.0, now - at_before_sleep - self.options.progress_interval), 4),
             )  # fmt: skip
 

@@ -7,7 +7,7 @@ back off exponentially with full jitter, so that a bootstrap peer that returns i
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,6 +21,7 @@ from p2ptrain.tasks import TaskOwner
 
 DIAL_TIMEOUT: Final = 5.0  # seconds; a handshake over a slow mobile link takes two
 MIN_BACKOFF: Final = 0.5  # seconds, the bound of the first random delay; doubles with every attempt
+MAX_REMEMBERED: Final = 128  # addresses besides the bootstrap ones: as many as a view has, or the file on disk
 MAX_BACKOFF: Final = 30.0  # seconds; also how long a connection has to last to count as a success
 
 
@@ -36,6 +37,7 @@ class Contact:
     reached_at: float | None = None  # monotonic
     failure: P2PTrainError | None = None
     elapsed: float = 0.0  # seconds that the last attempt took
+    loop: asyncio.Task[None] | None = None
 
     def __str__(self) -> str:
         return f"{self.where.address}  {self.failure or 'no answer yet'}  {self.elapsed:.1f} s"
@@ -68,15 +70,28 @@ class Contacts:
 
     def start(self, known_peers: Sequence[LinkPeer]) -> None:
         """Start a loop for each bootstrap address and each remembered peer."""
-        bootstrap = {contact.where for contact in self._contacts}
-        self._contacts += [
-            Contact(where, is_bootstrap=False)
-            for where in dict.fromkeys(known_peers)
-            if where not in bootstrap and where.peer != self._transport.peer_id
-        ]
         for contact in self._contacts:
-            if not contact.is_myself:
-                self._tasks.spawn(f"keep in touch with {contact.where.address}", self._keep_in_touch(contact))
+            self._begin(contact)
+        self.remember(known_peers)
+
+    def remember(self, peers: Iterable[LinkPeer]) -> None:
+        """Dial these, too, while this peer is alone. When there are too many, those that failed most are forgotten."""
+        known = {contact.where for contact in self._contacts}
+        for where in dict.fromkeys(peers):
+            if where not in known and where.peer != self._transport.peer_id:
+                contact = Contact(where, is_bootstrap=False)
+                self._contacts.append(contact)
+                self._begin(contact)
+        remembered = sorted((one for one in self._contacts if not one.is_bootstrap), key=lambda one: one.num_attempts)
+        for contact in remembered[MAX_REMEMBERED:]:
+            self._contacts.remove(contact)
+            if contact.loop is not None:
+                contact.loop.cancel()
+
+    def _begin(self, contact: Contact) -> None:
+        if not contact.is_myself:
+            name = f"keep in touch with {contact.where.address}"
+            contact.loop = self._tasks.spawn(name, self._keep_in_touch(contact))
 
     def refresh(self, connected: Collection[PeerId], *, alone: bool) -> None:
         """Say with whom we are connected, and whether we are alone: it decides which addresses are dialled."""

@@ -316,15 +316,28 @@ class Members:
         for peer in left:
             self._events.emit("peer-down", peer=peer)
         self._settle_isolation()
-        self._contacts.refresh(self._roster.connected, alone=not self._roster.live)
+        is_alone = not self._roster.connected  # whoever has a fresh record may live, and yet be out of reach
+        if is_alone and not self._closed:
+            self._contacts.remember(self._seen())
+        self._contacts.refresh(self._roster.connected, alone=is_alone)
         if came or left:
             self._gossip.spread([*came, *left])
             for callback in self._callbacks:
                 callback()
 
+    def _seen(self) -> list[LinkPeer]:
+        """Return where the peers of the view can be dialled, those too that count as down."""
+        records = [entry.record for entry in self._roster.view]
+        return [
+            LinkPeer(record.peer, record.addresses[0])
+            for record in records
+            if record.addresses and not record.gone and record.reachable is not False
+        ]
+
     def _settle_isolation(self) -> None:
         if self._roster.live:
             self._decided.set()
+        if self._roster.connected:
             if self._said_isolated:
                 self._roster.forgive()
                 self._events.emit("rejoined", num_peers=len(self._roster.live))

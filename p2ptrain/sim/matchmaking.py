@@ -21,8 +21,10 @@ Importing this module imports hivemind, which takes seconds: import it where it 
 """
 
 import asyncio
+import gc
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, AsyncIterator, Final  # noqa: UP035 - hivemind reads the annotation, and knows typing's only
@@ -35,10 +37,9 @@ from hivemind.proto import averaging_pb2
 
 from p2ptrain.discovery.kademlia import ports
 from p2ptrain.ids import ED25519_PREFIX, digest
-from p2ptrain.runtime import Runtime
 from p2ptrain.sim import loop as virtual
 from p2ptrain.sim.p2pd import Daemon, Wire
-from p2ptrain.sim.ports import SimWorld
+from p2ptrain.sim.ports import WALL_START
 
 Draw = Callable[[random.Random], float]
 Plan = Sequence[Sequence[tuple[float, float]]]
@@ -155,21 +156,34 @@ def simulate_matchmaking(
     swarm = _Swarm(num_peers, seed, 3600.0 * hours, interval, latency, skew, Averaging(**averaging))
     if plan is None:
         plan = [swarm.plan(number, sessions) for number in range(num_peers)]
-    return virtual.run(swarm.run(plan))
+    with _rare_collections():
+        return virtual.run(swarm.run(plan))
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Look for garbage seldom: there is little, and torch's objects are many."""
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 class _Step:
     """What `Matchmaking` asks of hivemind's `StepControl`, without shared memory."""
 
-    def __init__(self, runtime: Runtime, averaging: Averaging) -> None:
-        self._clock = runtime.clock
-        now = self._clock.wall()
+    def __init__(self, wall: Callable[[], float], averaging: Averaging) -> None:
+        self._wall, now = wall, wall()
         self.scheduled_time = now + averaging.min_matchmaking_time
         self.deadline = now + averaging.averaging_timeout
         self.data_for_gather = b""
 
     def get_timeout(self) -> float:
-        return max(0.0, self.deadline - self._clock.wall())
+        return max(0.0, self.deadline - self._wall())
 
 
 class _Dht:
@@ -241,9 +255,10 @@ class _Peer:
     """One process of one volunteer: a DHT node, and a place in the averaging."""
 
     def __init__(self, swarm: "_Swarm", number: int) -> None:
-        host = f"10.{number // 65536}.{number // 256 % 256}.{number % 256}"
-        runtime = swarm.world.runtime(host, wall_skew=swarm.skew_of(number))
-        self.runtime, self.surroundings = runtime, ports.Surroundings(runtime)
+        time, now_at_start = asyncio.get_running_loop().time, WALL_START + swarm.skew_of(number)
+        self.wall = lambda: now_at_start + time()
+        self.surroundings = ports.Surroundings(self.wall, swarm.chance(f"peer {number} {swarm.num_processes}"))
+        swarm.num_processes += 1
         public_key = digest("sim-hivemind-peer", f"{swarm.seed} {number}".encode())
         self.daemon = Daemon(swarm.wire, PeerID(ED25519_PREFIX + public_key), self.surroundings)
         self.matchmaking: Matchmaking | None = None
@@ -274,7 +289,7 @@ class _Peer:
         """Look for a group as hivemind's averager does; None when there is none in time."""
         assert self.matchmaking is not None
         with self.surroundings.entered():
-            step = _Step(self.runtime, averaging)
+            step = _Step(self.wall, averaging)
             while True:
                 try:
                     group: GroupInfo | None = await self.matchmaking.look_for_group(step)
@@ -302,20 +317,21 @@ class _Swarm:
         self, num_peers: int, seed: int, seconds: float, interval: float, latency: tuple[float, float], skew: float,
         averaging: Averaging,
     ) -> None:  # fmt: skip
-        self.world, self.seed, self.averaging = SimWorld(seed=seed), seed, averaging
-        self.wire = Wire(latency, self._chance("wire"))
+        self.seed, self.averaging = seed, averaging
+        self.wire = Wire(latency, self.chance("wire"))
         self._num_peers, self._seconds, self._interval, self._skew = num_peers, seconds, interval, skew
         order = list(range(num_peers))
-        self._chance("skew").shuffle(order)
+        self.chance("skew").shuffle(order)
         self._place = {number: place for place, number in enumerate(order)}  # in the order of the clocks
         self._alive: dict[_Peer, None] = {}
         self._reductions: dict[bytes, _AllReduce] = {}
         self._epochs: list[_Epoch] = []
+        self.num_processes = 0
         self._next_epoch = asyncio.Event()
         self._is_over = False
         self._trained = self._merged = self._on = 0.0
 
-    def _chance(self, what: str) -> random.Random:
+    def chance(self, what: str) -> random.Random:
         return random.Random(digest("sim-hivemind", f"{self.seed} {what}".encode()))
 
     def skew_of(self, number: int) -> float:
@@ -329,7 +345,7 @@ class _Swarm:
         if sessions is None:
             return [(0.0, self._seconds)]
         draw_on, draw_off = sessions
-        chance = self._chance(f"sessions {number}")
+        chance = self.chance(f"sessions {number}")
         on, off = draw_on(chance), draw_off(chance)
         at = -chance.random() * (on + off)
         plan: list[tuple[float, float]] = []
@@ -373,7 +389,7 @@ class _Swarm:
 
     async def _volunteer(self, number: int, sessions: Sequence[tuple[float, float]], helper: _Peer) -> None:
         """Be on when the plan says so."""
-        loop, chance = asyncio.get_running_loop(), self._chance(f"volunteer {number}")
+        loop, chance = asyncio.get_running_loop(), self.chance(f"volunteer {number}")
         for since, until in sessions:
             arrives_at = since + WARM_UP if since else WARM_UP / 2 * chance.random()
             await asyncio.sleep(arrives_at - loop.time())

@@ -291,8 +291,9 @@ class SimSwarm:
         try:
             peer = await task
         except asyncio.CancelledError:
-            if process.alive:
-                raise  # the story itself was cancelled
+            waiting = asyncio.current_task()
+            if process.alive or (waiting is not None and waiting.cancelling()):
+                raise  # whoever waits for it was cancelled
             raise NetworkError("its process was killed while it started") from None
         except P2PTrainError as error:
             if process.alive:

@@ -41,6 +41,8 @@ class Observation:
     reports_from: float
     """Only a report that was made after this counts as final."""
     interrupted: bool = False
+    num_double_windows: int | None = None
+    """As somebody else has counted them; None: by what the lives say that they drew."""
 
     @property
     def num_fragments(self) -> int:
@@ -63,6 +65,11 @@ class Observation:
     @property
     def rounds(self) -> list[AdoptedCommit]:
         return [commit for chain in self.chains for commit in chain.commits]
+
+    @cached_property
+    def interval(self) -> float:
+        """H x the median step time of all lives (s)."""
+        return measures.round_interval(self.lives, self.config.rounds.inner_steps, self.stopped_at)
 
     @cached_property
     def peers(self) -> dict[str, list[Life]]:
@@ -94,6 +101,7 @@ def judge(seen: Observation) -> Summary:
         **_tokens(books),
         "utilisation": round(measures.utilisation(seen.lives, seen.stopped_at), 4),
         "participation": round(_participation(seen), 4),
+        "participation_of_limit": round(_participation(seen, seen.config.limits.max_members), 4),
         "goodput": round(merged / undisturbed, 4) if undisturbed else 0.0,
         **_rounds(seen),
         **_losses(seen),
@@ -102,7 +110,8 @@ def judge(seen: Observation) -> Summary:
         "disagreements": disagreements,
         "num_double_windows": _num_double_windows(seen),
         "num_crashed": sum(life.end is End.CRASHED for life in seen.lives),
-        "num_unclean_exits": sum(life.end is End.LEFT and life.exit_code != 0 for life in seen.lives),
+        "num_unclean_exits": sum(life.end is End.LEFT and life.exit_code not in (0, None) for life in seen.lives),
+        **_bytes(seen),
         "peers": [_peer(seen, peer, lives, books[peer]) for peer, lives in seen.peers.items()],
     }
 
@@ -153,11 +162,10 @@ def _tokens(books: dict[str, Books]) -> Summary:
     }
 
 
-def _participation(seen: Observation) -> float:
+def _participation(seen: Observation, largest: int | None = None) -> float:
     """Rounds after the stop are left out: nobody trains any more, and only leftovers are merged."""
-    interval = measures.round_interval(seen.lives, seen.config.rounds.inner_steps, seen.stopped_at)
     rounds = [commit for commit in seen.rounds if commit.committed_at <= seen.stopped_at]
-    return measures.participation(rounds, seen.lives, interval=interval)
+    return measures.participation(rounds, seen.lives, interval=seen.interval, largest=largest)
 
 
 def _rounds(seen: Observation) -> Summary:
@@ -195,7 +203,19 @@ def _first_finite(numbers: Sequence[float]) -> float | None:
 
 def _num_double_windows(seen: Observation) -> int:
     """Peers that bring their own text share no windows, so none can be double."""
-    return 0 if seen.config.data.source == "path" else measures.num_double_windows(seen.lives)
+    if seen.config.data.source == "path":
+        return 0
+    return measures.num_double_windows(seen.lives) if seen.num_double_windows is None else seen.num_double_windows
+
+
+def _bytes(seen: Observation) -> Summary:
+    """Return what all peers sent and received, in all their lives: by their own counters, without TCP and TLS."""
+    return {name: sum(_latest(life, name) for life in seen.lives) for name in ("bytes_sent", "bytes_received")}
+
+
+def _latest(life: Life, name: str) -> int:
+    """Return the largest number that a life gave in its accounts of itself: counters only grow."""
+    return max(int(life.latest(kind, name, 0)) for kind in ("progress", "report"))
 
 
 def _peer(seen: Observation, peer: str, lives: Sequence[Life], books: Books) -> Summary:
@@ -205,12 +225,12 @@ def _peer(seen: Observation, peer: str, lives: Sequence[Life], books: Books) -> 
     return {
         "number": lives[0].number,
         "peer_id": peer,
-        "inner_steps": sum(
-            max(life.latest(kind, "inner_steps", 0) for kind in ("progress", "report")) for life in lives
-        ),
+        "inner_steps": sum(_latest(life, "inner_steps") for life in lives),
         "tokens": round(books.trained),
         "tokens_merged": round(books.merged),
         "rounds_joined": sum(peer in commit.tokens for commit in seen.rounds),
+        "bytes_sent": sum(_latest(life, "bytes_sent") for life in lives),
+        "bytes_received": sum(_latest(life, "bytes_received") for life in lives),
         "joined_at": round(started.at - seen.trained_from, 1),
         "killed_at": [round((life.ended_at or 0.0) - seen.trained_from, 1) for life in lives if life.end is End.KILLED],
         "heads": [{name: head[name] for name in ("fragment", "version", "commit")} for head in heads],

@@ -5,6 +5,7 @@ life from outside is here: when it began and ended, how, and its events, which t
 weighs. Instants are wall time: all processes of a simulation share one clock.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -85,6 +86,11 @@ class Life:
         """When its first inner step was made."""
         event = self.first("training")
         return None if event is None else event.at
+
+    def loss_curve(self) -> tuple[Sequence[float], Sequence[float]]:
+        """Return instants and the training loss at each."""
+        accounts = [event for event in self.all("progress") if math.isfinite(event.fields["loss"])]
+        return [event.at for event in accounts], [event.fields["loss"] for event in accounts]
 
     def was_alive(self, at: float) -> bool:
         return self.born_at <= at and (self.ended_at is None or at < self.ended_at)

@@ -49,27 +49,34 @@ def utilisation(lives: Sequence[Life], stopped_at: float) -> float:
     return stepping / offered if offered else 0.0
 
 
-def participation(rounds: Sequence[AdoptedCommit], lives: Sequence[Life], *, interval: float) -> float:
-    """Return the mean over rounds of contributors / live trainers.
+def participation(
+    rounds: Sequence[AdoptedCommit], lives: Sequence[Life], *, interval: float, largest: int | None = None
+) -> float:
+    """Return the mean over rounds of contributors / live trainers, of whom a leader takes at most `largest`.
 
     A live trainer is one that was alive at the commit, by the supervisor's own knowledge, and had made its first inner
     step at least one interval before. A contributor that is none of these (it died since, or has just begun) counts on
     both sides.
     """
-    if not rounds:
-        return 0.0
+    shares = [share for _, share in shares_of_rounds(rounds, lives, interval=interval, largest=largest)]
+    return fmean(shares) if shares else 0.0
+
+
+def shares_of_rounds(
+    rounds: Sequence[AdoptedCommit], lives: Sequence[Life], *, interval: float, largest: int | None = None
+) -> list[tuple[float, float]]:
+    """Return the instant of each round, and what `participation` is the mean of."""
+    trained = [life for life in lives if life.trained_from is not None]
     shares = []
     for commit in rounds:
+        at = commit.committed_at
         trainers = {
-            life.peer
-            for life in lives
-            if life.trained_from is not None
-            and life.trained_from <= commit.committed_at - interval
-            and life.was_alive(commit.committed_at)
+            life.peer for life in trained if (life.trained_from or 0.0) <= at - interval and life.was_alive(at)
         }
         contributors = set(commit.tokens)
-        shares.append(len(contributors) / len(trainers | contributors))
-    return fmean(shares)
+        most = len(trainers | contributors)
+        shares.append((at, len(contributors) / (most if largest is None else min(most, largest))))
+    return shares
 
 
 def round_interval(lives: Sequence[Life], inner_steps: int, stopped_at: float) -> float:

@@ -28,6 +28,12 @@ class SimulateOptions:
     seed: int = 0
     report: Path | None = None
     data: str = ""
+    step_seconds: float | None = None
+    """How long each inner step sleeps until it is over. None: not at all."""
+
+    def peer_arguments(self) -> list[str]:
+        """Return what each peer process is told besides."""
+        return [] if self.step_seconds is None else ["--step-seconds", str(self.step_seconds)]
 
     def check(self) -> None:
         """Raise ConfigError for the first value that makes no sense."""

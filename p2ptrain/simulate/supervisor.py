@@ -29,6 +29,7 @@ from p2ptrain.simulate.lives import Life
 from p2ptrain.simulate.options import SimulateOptions
 from p2ptrain.simulate.progress import SimulationView, verdict
 from p2ptrain.simulate.report import write_report
+from p2ptrain.simulate.series import series_of
 
 __all__ = ["SimulateOptions", "simulate"]
 
@@ -48,7 +49,9 @@ async def simulate(options: SimulateOptions, out: Console) -> Summary:
     config = load_run_config(options.run)
     clock = SystemClock()
     with tempfile.TemporaryDirectory(prefix="p2ptrain-simulate-", ignore_cleanup_errors=True) as folder:
-        fleet = Fleet(run=options.run, data=options.data, folder=Path(folder), clock=clock)
+        fleet = Fleet(
+            run=options.run, data=options.data, folder=Path(folder), clock=clock, arguments=options.peer_arguments()
+        )
         with SimulationView(out, clock) as view:
             supervisor = Supervisor(options, config, fleet, view, clock)
             try:
@@ -122,17 +125,22 @@ class Supervisor:
         """Return the judgement; tell it, and write it if that was asked for."""
         trained_from = self._trained_from or self._reports_from
         num_expected = self._options.num_peers + (self._options.late_join_at is not None)
-        summary = judge(
-            Observation(
-                config=self._config, num_peers=self._options.num_peers, expected=range(HOST, HOST + num_expected),
-                lives=self._fleet.lives, trained_from=trained_from, stopped_at=self._stopped_at or self._reports_from,
-                reports_from=self._reports_from, interrupted=interrupted,
-            )
+        seen = Observation(
+            config=self._config, num_peers=self._options.num_peers, expected=range(HOST, HOST + num_expected),
+            lives=self._fleet.lives, trained_from=trained_from, stopped_at=self._stopped_at or self._reports_from,
+            reports_from=self._reports_from, interrupted=interrupted,
         )  # fmt: skip
+        summary = judge(seen)
         for line in verdict(summary):
             self._view.say(line)
         if self._options.report is not None:
-            write_report(self._options.report, summary, self._fleet.lives, trained_from)
+            series = series_of(
+                seen.lives, seen.rounds, num_fragments=seen.num_fragments, largest=self._config.limits.max_members,
+                interval=seen.interval, began_at=trained_from, stopped_at=seen.stopped_at,
+            )  # fmt: skip
+            write_report(
+                self._options.report, summary, self._fleet.lives, trained_from, config=self._config, series=series
+            )
             self._view.say(f"wrote {self._options.report}")
         return summary
 

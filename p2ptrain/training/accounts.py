@@ -138,7 +138,6 @@ class FragmentAccount:
                 work = self._merge(hand_over, work)
         self.anchor, self.version, self.merged_step, self._included = anchor, version, merged_step, included
         self._oldest_version = min(self._oldest_version, version)  # the heavier branch may be the shorter one
-        self._oldest_version = min(self._oldest_version, version)  # a heavier chain may be shorter than the one we leave
         self._forget()
         if self._pending_tokens:
             work = self._keep_share(*self._share_and_reason(), work)

@@ -15,7 +15,7 @@ from p2ptrain.net.bodies import WINDOW_BYTES
 from p2ptrain.net.handshake import shake_hands
 from p2ptrain.net.identity import Identity
 from p2ptrain.net.streams import MAX_SERVED, STALL_TIMEOUT
-from p2ptrain.net.transport import Transport
+from p2ptrain.net.transport import SMALL_BODY_BYTES, Transport
 from p2ptrain.runtime import Address, SecureStream
 from p2ptrain.sim.ports import SimWorld
 from p2ptrain.wire.frames import (

@@ -39,7 +39,7 @@ class Kademlia:
     ) -> None:
         """`record_of` gives the signed record of a peer that is alive, `receive` takes those that come with answers."""
         self._own, self._check = transport.peer_id, check
-        self._surroundings = Surroundings(runtime)
+        self._surroundings = Surroundings(runtime.clock.wall, runtime.entropy.random)
         self._tasks = TaskOwner(events)
         self._pending_pings: set[PeerId] = set()
         self._sessions = Sessions(

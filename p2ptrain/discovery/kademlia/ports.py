@@ -5,7 +5,7 @@ hashes, and computes the base58 of a peer id each time it meets one, which is a 
 it needs from the peer whose task runs. So it runs in virtual time, too, with clocks that differ from peer to peer, and
 none of its tasks outlives its peer. Whoever enters hivemind says for whom; the tasks that it starts inherit that:
 
-    surroundings = Surroundings(runtime)
+    surroundings = Surroundings(runtime.clock.wall, runtime.entropy.random)
     with surroundings.entered():
         await node.store(...)
 
@@ -16,7 +16,7 @@ replaced one by one, since they took the functions by value when they were impor
 import asyncio
 import random
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -24,10 +24,10 @@ from types import ModuleType
 from typing import Any, Final
 
 import base58
+from hivemind.dht import protocol
+from hivemind.dht.routing import DHTID
 from hivemind.p2p import PeerID
 from hivemind.utils import timed_storage
-
-from p2ptrain.runtime import Runtime
 
 MAX_NAMES: Final = 1 << 14  # peer ids of which the base58 is remembered
 
@@ -38,8 +38,8 @@ _machine_time: Final = timed_storage.get_dht_time
 class Surroundings:
     """What hivemind has of one peer: its clock, its chance, and a place for its tasks."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
+    def __init__(self, wall: Callable[[], float], chance: random.Random) -> None:
+        self.wall, self.chance = wall, chance
         self._tasks: dict[asyncio.Task[Any], None] = {}  # in order of creation
         self.is_closed = False
 
@@ -72,7 +72,7 @@ class Surroundings:
 
 
 def take_ports() -> None:
-    """Replace what hivemind takes from the machine. Does nothing the second time."""
+    """Replace what hivemind takes from the machine, and what takes most of its time; its results stay as they are."""
     replaced = (
         ("get_dht_time", _machine_time, _wall_time), ("random", random, _Chance()), ("asyncio", asyncio, _asyncio())
     )  # fmt: skip
@@ -81,11 +81,14 @@ def take_ports() -> None:
             held = vars(module)
             held.update((name, ours) for name, theirs, ours in replaced if held.get(name) is theirs)
     PeerID.__init__, PeerID.__hash__ = _init_peer_id, _hash_peer_id
+    protocol.PeerID = lru_cache(maxsize=MAX_NAMES)(PeerID)
+    DHTID.from_bytes = staticmethod(lru_cache(maxsize=MAX_NAMES)(DHTID.from_bytes))
+    DHTID.xor_distance = _xor_distance
 
 
 def _wall_time() -> float:
     surroundings = _CURRENT.get()
-    return float(_machine_time()) if surroundings is None else surroundings.runtime.clock.wall()
+    return float(_machine_time()) if surroundings is None else surroundings.wall()
 
 
 class _Chance:
@@ -93,8 +96,8 @@ class _Chance:
 
     def __getattr__(self, name: str) -> Any:
         surroundings = _CURRENT.get()
-        if surroundings is not None and hasattr(surroundings.runtime.entropy.random, name):
-            return getattr(surroundings.runtime.entropy.random, name)
+        if surroundings is not None and hasattr(surroundings.chance, name):
+            return getattr(surroundings.chance, name)
         return getattr(random, name)
 
 
@@ -122,7 +125,15 @@ def _base58(raw: bytes) -> str:
 def _init_peer_id(peer: Any, peer_id_bytes: bytes) -> None:
     peer._bytes = peer_id_bytes
     peer._b58_str = _base58(bytes(peer_id_bytes))
+    peer._hash = int.from_bytes(peer_id_bytes[-8:], "big")
 
 
 def _hash_peer_id(peer: Any) -> int:
-    return int.from_bytes(peer._bytes[-8:], "big")
+    number: int = peer._hash
+    return number
+
+
+def _xor_distance(query: DHTID, other: Any) -> Any:
+    if isinstance(other, int):
+        return int(query) ^ int(other)
+    return [int(query) ^ int(one) for one in other]
