@@ -13,11 +13,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 
 from p2ptrain import __version__
+from p2ptrain.arguments import OneLineParser, real, whole
 from p2ptrain.config import PeerSection, RunConfig, load_peer_config, load_run_config, shipped
 from p2ptrain.errors import ConfigError, ExitCode, IdentityInUseError, P2PTrainError
 from p2ptrain.events import Event, Events, jsonl_sink
@@ -33,6 +34,7 @@ from p2ptrain.real.runtime import create_runtime
 from p2ptrain.real.signals import follow_supervisor, stop_on_signals
 from p2ptrain.run import HeldOut
 from p2ptrain.runtime import Address, Runtime
+from p2ptrain.simulate import command as simulate_command
 from p2ptrain.tasks import TaskOwner
 from p2ptrain.training.preparation import Training
 
@@ -98,46 +100,6 @@ def _status(arguments: argparse.Namespace) -> int:
     return run(ask)
 
 
-def _simulate(arguments: argparse.Namespace) -> int:
-    from p2ptrain.simulate.supervisor import SimulateOptions, simulate
-
-    if arguments.virtual:
-        return _simulate_virtually(arguments)
-    for name in ("network", "hours", "learner", "scenario", "trace", "no_churn"):
-        if getattr(arguments, name):
-            raise ConfigError(
-                f"--{name.replace('_', '-')} goes with --virtual: real processes have a real network and clock"
-            )
-    options = SimulateOptions(
-        run=arguments.run, num_peers=4 if arguments.peers is None else arguments.peers,
-        seconds=60.0 if arguments.seconds is None else arguments.seconds, kill_one_every=arguments.kill_one_every,
-        kill_leader_every=arguments.kill_leader_every, late_join_at=arguments.late_join_at, seed=arguments.seed,
-        report=arguments.report, data=arguments.data, step_seconds=arguments.step_seconds,
-    )  # fmt: skip
-    summary = run(lambda: simulate(options, Console()))
-    return ExitCode.OK if summary["anchors_agree"] else ExitCode.JUDGEMENT
-
-
-def _simulate_virtually(arguments: argparse.Namespace) -> int:
-    from p2ptrain.real.clock import SystemClock
-    from p2ptrain.simulate.options import VirtualOptions
-    from p2ptrain.simulate.virtual import simulate_virtually
-
-    if arguments.seconds is not None and arguments.hours is not None:
-        raise ConfigError("--seconds and --hours: give one of them")
-    hours = arguments.seconds / 3600.0 if arguments.seconds is not None else arguments.hours
-    options = VirtualOptions(
-        run=arguments.run, num_peers=8 if arguments.peers is None else arguments.peers, hours=1.0 if hours is None else hours,
-        network=arguments.network or "home-internet", seed=arguments.seed, learner=arguments.learner,
-        step_seconds=arguments.step_seconds, churn=not arguments.no_churn, kill_one_every=arguments.kill_one_every,
-        kill_leader_every=arguments.kill_leader_every, late_join_at=arguments.late_join_at, scenario=arguments.scenario,
-        trace=arguments.trace, report=arguments.report, data=arguments.data,
-    )  # fmt: skip
-    summary = simulate_virtually(options, Console(), SystemClock())
-    is_good = summary["anchors_agree"] and not summary["expectations_not_met"]
-    return ExitCode.OK if is_good else ExitCode.JUDGEMENT
-
-
 def _goodput(arguments: argparse.Namespace) -> int:
     from p2ptrain.goodput.command import run_study
     from p2ptrain.goodput.options import GoodputOptions, parse_sizes
@@ -145,7 +107,7 @@ def _goodput(arguments: argparse.Namespace) -> int:
 
     options = GoodputOptions(
         seed=arguments.seed, quick=arguments.quick, peers=parse_sizes(arguments.peers), hours=arguments.hours,
-        minutes=arguments.minutes, network=arguments.network, report=arguments.report,
+        minutes=arguments.minutes, run=arguments.run, network=arguments.network, report=arguments.report,
     )  # fmt: skip
     run_study(options, Console(), SystemClock())
     return ExitCode.OK
@@ -344,16 +306,8 @@ def _address(name: str, text: str) -> Address:
         raise ConfigError(f"--{name}: {error}") from None
 
 
-class _OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage before it."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
-        raise SystemExit(ExitCode.USAGE)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _OneLineParser(
+    parser = OneLineParser(
         prog="p2ptrain", description="Train a neural network on volunteers' machines, with no master."
     )
     parser.add_argument("--version", action="version", version=f"p2ptrain {__version__}")
@@ -376,10 +330,13 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true", help="print one JSON object")
 
     simulate = _command(
-        commands, "simulate", _simulate, "run a swarm of real peer processes on this machine, and judge it"
+        commands,
+        "simulate",
+        simulate_command.run_command,
+        "run a swarm of real peer processes on this machine, and judge it",
     )
     simulate.add_argument("run", metavar="RUN", help=runs)
-    _add_simulate_arguments(simulate)
+    simulate_command.add_arguments(simulate)
 
     goodput = _command(
         commands, "goodput", _goodput, "the failure study: the paper's table, and volunteers with p2ptrain's own peers"
@@ -424,50 +381,13 @@ def _add_peer_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-train", action="store_true", help="only help others to meet and to sync")
     parser.add_argument("--data", default="", metavar="PATH", help='own text, for runs whose data.source is "path"')
     parser.add_argument("--device", choices=["cpu", "cuda"], help="where to compute (default cpu)")
-    parser.add_argument("--threads", type=_whole(1, 1024), metavar="N", help="threads of the inner loop (default 1)")
+    parser.add_argument("--threads", type=whole(1, 1024), metavar="N", help="threads of the inner loop (default 1)")
     parser.add_argument(
-        "--step-seconds", type=_real(1e-3, 1e4), metavar="S",
+        "--step-seconds", type=real(1e-3, 1e4), metavar="S",
         help="for simulations: let each inner step sleep until it took so long",
     )  # fmt: skip
     parser.add_argument("--events", type=Path, metavar="FILE", help="write every event as a line of JSON")
     parser.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
-
-
-def _add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
-    seconds = _real(0.1, 1e7)
-    parser.add_argument("--peers", type=_whole(1, 5000), metavar="N", help="peers (default 4 processes, or 8 virtual)")
-    parser.add_argument("--seconds", type=seconds, metavar="S", help="training time (default 60; virtual: an hour)")
-    parser.add_argument(
-        "--kill-one-every", type=seconds, metavar="S", help="SIGKILL a random peer so often; it comes back 5 s later"
-    )
-    parser.add_argument(
-        "--kill-leader-every", type=seconds, metavar="S", help="SIGKILL the leader of an open round so often"
-    )
-    parser.add_argument("--late-join-at", type=seconds, metavar="S", help="add one more peer after so much training")
-    parser.add_argument(
-        "--seed", type=_whole(0, 2**31 - 1), default=0, metavar="K", help="which peers are killed (default 0)"
-    )
-    parser.add_argument("--report", type=Path, metavar="DIR", help="write summary.json, events.jsonl and loss.png")
-    parser.add_argument("--data", default="", metavar="PATH", help='text, for runs whose data.source is "path"')
-    virtual = parser.add_argument_group(
-        "in virtual time", "The same peers in one process on a simulated network: hours in minutes, from a seed."
-    )
-    virtual.add_argument("--virtual", action="store_true", help="simulate clock, network and machines, too")
-    virtual.add_argument("--hours", type=_real(1e-3, 1e5), metavar="H", help="virtual training time (default 1)")
-    virtual.add_argument(
-        "--network", metavar="NETWORK", help="a name in configs/networks/ or a path (default home-internet)"
-    )
-    virtual.add_argument(
-        "--no-churn", action="store_true", help="let nobody come and go as the network's [sessions] say"
-    )
-    virtual.add_argument(
-        "--learner", choices=["torch", "stand-in"], help="the run's model, or a noisy quadratic in its place"
-    )
-    virtual.add_argument(
-        "--step-seconds", type=_real(1e-4, 1e5), metavar="S", help="an inner step on the reference device (default 1)"
-    )
-    virtual.add_argument("--scenario", type=Path, metavar="FILE", help="play a scenario: faults and churn as data")
-    virtual.add_argument("--trace", type=Path, metavar="FILE", help="write every event and message, a line each")
 
 
 def _add_goodput_arguments(parser: argparse.ArgumentParser) -> None:
@@ -479,51 +399,34 @@ def _add_goodput_arguments(parser: argparse.ArgumentParser) -> None:
         help="sizes of the volunteer swarms (default 8,32; up to 512 and more)",
     )
     parser.add_argument(
-        "--hours", type=_real(0.01, 1000.0), default=4.0, metavar="H", help="virtual hours of each (default 4)"
+        "--hours", type=real(0.01, 1000.0), default=4.0, metavar="H", help="virtual hours of each (default 4)"
     )
     parser.add_argument(
-        "--minutes", type=_real(0.01, 1e6), default=15.0, metavar="M",
+        "--minutes", type=real(0.01, 1e6), default=15.0, metavar="M",
         help="real minutes for the volunteers; sizes that do not fit are left out (default 15)",
     )  # fmt: skip
     parser.add_argument(
+        "--run", default="sim-quadratic", metavar="RUN", help="what the volunteers train (default sim-quadratic)"
+    )
+    parser.add_argument(
         "--network", default="home-internet", metavar="NET", help="a name in configs/networks/ or a .toml"
     )
-    parser.add_argument("--seed", type=_whole(0, 2**31 - 1), default=0, metavar="K", help="default 0")
+    parser.add_argument("--seed", type=whole(0, 2**31 - 1), default=0, metavar="K", help="default 0")
     parser.add_argument("--report", type=Path, metavar="DIR", help="write goodput.json, table.md and plots")
 
 
 def _add_explore_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--network", default="hostile", metavar="NET", help="as in `simulate` (default hostile)")
-    parser.add_argument("--seeds", type=_whole(1, 10_000_000), default=100, metavar="N", help="how many (default 100)")
-    parser.add_argument("--first-seed", type=_whole(0, 2**31 - 1), default=0, metavar="K", help="default 0")
+    parser.add_argument("--seeds", type=whole(1, 10_000_000), default=100, metavar="N", help="how many (default 100)")
+    parser.add_argument("--first-seed", type=whole(0, 2**31 - 1), default=0, metavar="K", help="default 0")
     parser.add_argument(
-        "--minutes", type=_real(1.0, 10_000.0), default=10.0, metavar="M", help="virtual minutes of each (default 10)"
+        "--minutes", type=real(1.0, 10_000.0), default=10.0, metavar="M", help="virtual minutes of each (default 10)"
     )
-    parser.add_argument("--peers", type=_whole(2, 64), default=8, metavar="N", help="to begin with (default 8)")
-    parser.add_argument("--faults", type=_whole(0, 10_000), default=20, metavar="N", help="in each (default 20)")
-    parser.add_argument("--jobs", type=_whole(1, 1024), default=0, metavar="N", help="processes (default: all cores)")
+    parser.add_argument("--peers", type=whole(2, 64), default=8, metavar="N", help="to begin with (default 8)")
+    parser.add_argument("--faults", type=whole(0, 10_000), default=20, metavar="N", help="in each (default 20)")
+    parser.add_argument("--jobs", type=whole(1, 1024), default=0, metavar="N", help="processes (default: all cores)")
     parser.add_argument("--replay", default="", metavar="SEED|FILE", help="run one seed, or a failing plan, once more")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="with --replay: every event and message, a line each")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="with --replay: every event and message, a line each"
+    )
     parser.add_argument("--report", type=Path, metavar="DIR", help="write summary.json, matrix.txt and failing plans")
-
-
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.lstrip("-").isdigit() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
-        return int(text)
-
-    return parse
-
-
-def _real(least: float, most: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least:g} to {most:g}")
-        return value
-
-    return parse

@@ -44,6 +44,7 @@ from p2ptrain.wire.messages import Message
 
 JOIN_TIMEOUT = 30.0  # seconds to reach one of the link's peers
 FETCH_TIMEOUT = 20.0
+MANIFEST_ATTEMPTS = 4  # rounds of asking everybody who is connected: a connection may break at any time
 SAVE_INTERVAL = 30.0  # seconds of work that a crash of every peer at once would cost
 VALIDATION_INTERVAL = 15.0  # seconds; one validation costs about as much as two inner steps
 PROGRESS_INTERVAL = 1.0
@@ -234,7 +235,7 @@ class Peer:
         self._stage("prepared", started_at)
         await self._runtime.compute.run(self._store.save_manifest, self.manifest)
         self.chains = self._make_chains()
-        start = await self.chains.fetch_heads()
+        start = await self.chains.fetch_heads(lambda: [record.peer for record in self.members.live()])
         self._stage("synced", started_at)
         await self._begin(start)
         self.events.emit("joined", seconds=round(self._runtime.clock.monotonic() - started_at, 3))
@@ -255,14 +256,17 @@ class Peer:
         if saved is not None:
             return saved
         reasons: list[str] = []
-        for peer in self.transport.connected():
-            try:
-                reply = await self.transport.call(
-                    peer, GetManifest(), Done, timeout=FETCH_TIMEOUT, bulk=True, max_body_bytes=MAX_MANIFEST_BYTES
-                )
-                return RunManifest.from_bytes(bytes(reply.body), expected=self.run_id, verify=self._pure.verify)
-            except (NetworkError, Refused, RemoteProtocolError, LinkError) as error:
-                reasons.append(f"{peer[-6:]}: {error}")
+        for attempt in range(MANIFEST_ATTEMPTS):
+            reasons.clear()
+            for peer in self.transport.connected():
+                try:
+                    reply = await self.transport.call(
+                        peer, GetManifest(), Done, timeout=FETCH_TIMEOUT, bulk=True, max_body_bytes=MAX_MANIFEST_BYTES
+                    )
+                    return RunManifest.from_bytes(bytes(reply.body), expected=self.run_id, verify=self._pure.verify)
+                except (NetworkError, Refused, RemoteProtocolError, LinkError) as error:
+                    reasons.append(f"{peer[-6:]}: {error}")
+            await asyncio.sleep(0.5 * (attempt + 1))
         raise LinkError(f"no peer could give the run's manifest: {'; '.join(reasons) or 'none is connected'}")
 
     # Services, from the network up

@@ -28,6 +28,7 @@ from p2ptrain.sim.swarm import SimSwarm
 
 STEP_SECONDS: Final = 1.0  # of an inner step
 INNER_STEPS: Final = 20  # H: a round every 20 s
+MAX_REORG: Final = 48  # commits: what a fast peer makes alone while cut off; a deeper split is people's business
 PATIENCE: Final = 75.0  # virtual seconds for which an armed fault waits for its moment
 PROVOKE_AFTER: Final = 1.0  # s until the moment is brought about
 RETURN_TIMEOUT: Final = 150.0  # s within which everybody is back after the last fault
@@ -54,6 +55,7 @@ def hunt_config(config: RunConfig) -> RunConfig:
             "inner": InnerConfig(learning_rate=0.1, warmup_steps=0, total_steps=1_000_000, windows_per_step=1),
             "fragments": FragmentsConfig(count=2),
             "rounds": config.rounds.model_copy(update={"inner_steps": INNER_STEPS}),
+            "limits": config.limits.model_copy(update={"max_reorg": max(config.limits.max_reorg, MAX_REORG)}),
         }
     )
 

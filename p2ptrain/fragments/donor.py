@@ -50,12 +50,12 @@ class Donors:
         return self._pure.verify(commit.leader, Commit.DOMAIN, commit.payload, commit.signature)
 
     async def commits(
-        self, fragment: int, head: Digest, known: list[Digest], holders: Iterable[PeerId]
+        self, fragment: int, head: Digest, known: list[Digest], holders: Iterable[PeerId], *, most: int = 1024
     ) -> list[Commit]:
-        """Return the commits that lead to `head`, oldest first; StateSyncError when nobody has them."""
+        """Return (at most) the last commits that lead to `head`, oldest first; StateSyncError when nobody has them."""
 
         async def ask(peer: PeerId) -> list[Commit]:
-            request = GetCommits(fragment=fragment, digest=head, known=tuple(known))
+            request = GetCommits(fragment=fragment, digest=head, known=tuple(known), most=most)
             call = partial(self._transport.call, peer, request, Commits, timeout=COMMITS_TIMEOUT)
             try:  # mostly it is one commit: not worth a connection for bulk
                 reply = await call(max_body_bytes=SMALL_BODY_BYTES)
@@ -67,11 +67,13 @@ class Donors:
 
         return await self._first(ask, holders, "the commits")
 
-    async def update(self, fragment: Fragment, commit: Commit, num_bytes: int, holders: Iterable[PeerId]) -> bytes:
-        """Return the bytes of a commit's update, checked by digest."""
+    async def update(
+        self, fragment: Fragment, commit: Commit, num_bytes: int, holders: Iterable[PeerId], *, fetch: bool = True
+    ) -> bytes:
+        """Return the bytes of a commit's update, checked by digest; `fetch`: donors may get it from others."""
 
         async def ask(peer: PeerId) -> bytes:
-            request = GetUpdate(fragment=fragment.index, digest=commit.update)
+            request = GetUpdate(fragment=fragment.index, digest=commit.update, fetch=fetch)
             reply = await self._transport.call(
                 peer, request, Done, timeout=FETCH_TIMEOUT, bulk=True, max_body_bytes=num_bytes
             )

@@ -15,6 +15,7 @@ from p2ptrain.events import Events
 from p2ptrain.fragments.archive import MAX_COMMITS, Archive
 from p2ptrain.fragments.chain import MAX_WORK, ChainError, Commit, Ledger, check_commit
 from p2ptrain.fragments.donor import Donors
+from p2ptrain.fragments.history import ledgers_before
 from p2ptrain.fragments.layout import Fragment
 from p2ptrain.fragments.pure import Pure
 from p2ptrain.fragments.state import FragmentState
@@ -173,6 +174,9 @@ class Follower:
     async def _move_to(self, candidate: _Candidate) -> None:
         path = await self._path_to(candidate)
         if not path:
+            await self._learn_history(candidate)
+            path = await self._path_to(candidate, fully=True)
+        if not path:
             await self._resync(candidate, "no commit of that chain is known here")
             return
         ancestor = self.archive.commit(path[0].parent)
@@ -195,16 +199,39 @@ class Follower:
             self.archive.remember(known, ledger)
         self.adopt(commit, state, source=candidate.sources[0])
 
-    async def _path_to(self, candidate: _Candidate) -> list[Commit]:
-        """Return the commits from a known one (exclusive) to the candidate, oldest first; empty when we are too far behind."""
-        if candidate.commit is not None and self.archive.commit(candidate.commit.parent) is not None:
+    async def _path_to(self, candidate: _Candidate, *, fully: bool = False) -> list[Commit]:
+        """Return the commits from a known one (exclusive) to the candidate, oldest first; empty when we are too far behind.
+
+        A commit counts as known when it is clear where its chain and ours part. `fully`: ask for all of them.
+        """
+        if not fully and candidate.commit is not None and self._is_connected(candidate.commit.parent):
             return [candidate.commit]
         known = [commit.digest for commit in self.archive.chain(self.archive.head.digest, MAX_COMMITS)]
         path = await self._donors.commits(self.fragment.index, candidate.digest, _spread(known), candidate.sources)
-        held = next(
-            (index for index in range(len(path), 0, -1) if self.archive.commit(path[index - 1].parent) is not None), 0
-        )
+        held = next((index for index in range(len(path), 0, -1) if self._is_connected(path[index - 1].parent)), 0)
         return path[held - 1 :] if held else []
+
+    def _is_connected(self, known: Digest) -> bool:
+        """Return whether a commit is held here and has an ancestor on our chain that is held, too."""
+        commit = self.archive.commit(known)
+        return commit is not None and self._depth_of_fork(commit) is not None
+
+    async def _learn_history(self, candidate: _Candidate) -> bool:
+        """Learn what came before the commit that we began with, in case that a fork is older; return whether we did."""
+        chain, deepest = self.archive.chain(self.archive.head.digest, MAX_COMMITS), self._config.limits.max_reorg
+        first, ledger = chain[-1], self.archive.ledger(chain[-1].digest)
+        if first.version == 0 or ledger is None or len(chain) > deepest:
+            return False
+        try:
+            commits = await self._donors.commits(
+                self.fragment.index, first.digest, [], candidate.sources, most=min(1024, 2 * deepest)
+            )
+        except StateSyncError:
+            return False
+        before = await self._runtime.compute.run(ledgers_before, ledger, commits)
+        for commit, ledger_after in before[: deepest + 1 - len(chain)][::-1]:
+            self.archive.remember(commit, ledger_after)
+        return bool(before)
 
     def _check_path(self, path: Sequence[Commit], ancestor: Commit) -> list[Ledger]:
         """Check each commit on the one before it (on a worker thread: signatures); return the ledger before each."""
@@ -247,6 +274,10 @@ class Follower:
                 raise StateSyncError("the update does not lead to the state that its commit names")
             self.archive.remember_update(commit.update, data)
             self.adopt(commit, state, source=candidate.sources[0] if candidate.sources else None)
+
+    async def fetch_update(self, commit: Commit, holders: Sequence[PeerId]) -> bytes:
+        """Return the update of a commit from those who have it at hand, for somebody else; StateSyncError."""
+        return await self._donors.update(self.fragment, commit, self._update_bytes, holders, fetch=False)
 
     @property
     def _update_bytes(self) -> int:

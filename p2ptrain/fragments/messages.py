@@ -49,6 +49,8 @@ class GetCommits(Message):
     fragment: FragmentField
     digest: DigestField
     known: Annotated[tuple[DigestField, ...], Field(max_length=64)]
+    most: Annotated[int, Field(ge=1, le=1024)] = 1024
+    """How many of them, the newest ones."""
 
 
 class Commits(Message):
@@ -63,6 +65,8 @@ class GetUpdate(Message):
     method: ClassVar[str] = "chain.update"
     fragment: FragmentField
     digest: DigestField
+    fetch: bool = True
+    """Whether to get it from others first when it is not at hand: we may not reach those who have it."""
 
 
 class GetSnapshot(Message):

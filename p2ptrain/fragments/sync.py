@@ -15,7 +15,7 @@ from typing import TypeVar
 from p2ptrain.config import RunConfig
 from p2ptrain.errors import NetworkError, Refused, RemoteProtocolError, StateSyncError
 from p2ptrain.events import Events
-from p2ptrain.fragments.archive import Archive
+from p2ptrain.fragments.archive import MAX_UPDATES, Archive
 from p2ptrain.fragments.chain import ChainError, Commit
 from p2ptrain.fragments.donor import Donors
 from p2ptrain.fragments.follower import Adopted, Follower
@@ -35,7 +35,7 @@ from p2ptrain.fragments.messages import (
 )
 from p2ptrain.fragments.pure import Pure
 from p2ptrain.fragments.state import FragmentState
-from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ids import Digest, PeerId, short
 from p2ptrain.net.transport import Transport
 from p2ptrain.runtime import Runtime
 from p2ptrain.tasks import TaskOwner
@@ -50,6 +50,9 @@ LEADER_WINDOW = 10.0  # seconds after a commit in which its leader may still be 
 HEADS_TIMEOUT = 5.0
 MAX_COMMITS_SERVED = 1024
 MAX_CONCURRENT_SNAPSHOTS = 4  # more at a time would starve the donor's own rounds
+ENOUGH_ASKED = 8  # peers that a newcomer asks where the run stands, while there are so many
+ENOUGH_ANSWERS = 3  # with which it does not wait for those that are slow
+FIRST_ANSWERS_WINDOW = 1.5  # seconds
 SYNC_ATTEMPTS = 5  # rounds of asking everybody before a newcomer gives up
 
 Body = bytes | memoryview
@@ -109,13 +112,18 @@ class ChainSync:
 
     # A newcomer's first sync
 
-    async def fetch_heads(self) -> list[tuple[Commit, FragmentState]]:
-        """Return the heaviest head of each fragment that the peers we know have, and its state; StateSyncError if none."""
+    async def fetch_heads(
+        self, strangers: Callable[[], Sequence[PeerId]] = lambda: ()
+    ) -> list[tuple[Commit, FragmentState]]:
+        """Return the heaviest head of each fragment that the peers we know have, and its state; StateSyncError if none.
+
+        While we are connected with few, some `strangers` are asked, too: peers that we have only heard of.
+        """
         reasons = "no peer could say where the run stands"
         for attempt in range(SYNC_ATTEMPTS):
             heads: dict[int, list[tuple[Head, PeerId]]] = {fragment.index: [] for fragment in self._layout.fragments}
-            for peer in self._others():
-                for head in await self._ask_heads(peer, ()):
+            for peer, answer in await self._ask_many(strangers()):
+                for head in answer:
                     if head.fragment in heads:
                         heads[head.fragment].append((head, peer))
             try:
@@ -126,6 +134,27 @@ class ChainSync:
                 reasons = str(error)
             await asyncio.sleep(0.5 * (attempt + 1))
         raise StateSyncError(reasons)
+
+    async def _ask_many(self, strangers: Sequence[PeerId]) -> list[tuple[PeerId, tuple[Head, ...]]]:
+        """Return what peers say of their heads: all who are connected, some others, not waiting long for the last ones."""
+        connected, answers = list(self._others()), []
+        unknown = [peer for peer in strangers if peer not in connected]
+        wanted = min(len(unknown), max(0, ENOUGH_ASKED - len(connected)))
+        asked = [*connected, *self._runtime.entropy.random.sample(unknown, wanted)]
+
+        async def ask(peer: PeerId) -> None:
+            answer = await self._ask_heads(peer, ())
+            if answer:
+                answers.append((peer, answer))
+
+        asking = [self._tasks.spawn(f"ask {short(peer)} where the run stands", ask(peer)) for peer in asked]
+        if asking:
+            await asyncio.wait(asking, timeout=FIRST_ANSWERS_WINDOW)
+        if len(answers) < ENOUGH_ANSWERS and any(not task.done() for task in asking):
+            await asyncio.wait(asking, timeout=HEADS_TIMEOUT)
+        for task in asking:
+            task.cancel()
+        return sorted(answers)
 
     async def _fetch_start(self, fragment: Fragment, heads: list[tuple[Head, PeerId]]) -> tuple[Commit, FragmentState]:
         """Return the heaviest head that half of the peers reach, or the next lighter one: no single peer decides."""
@@ -246,7 +275,8 @@ class ChainSync:
     async def _serve_commits(self, _sender: PeerId, request: GetCommits, _body: bytearray) -> tuple[Commits, Body]:
         known = set(request.known)
         path: list[bytes] = []
-        for commit in self._archive(request.fragment).chain(Digest(request.digest), MAX_COMMITS_SERVED):
+        most = min(request.most, MAX_COMMITS_SERVED)
+        for commit in self._archive(request.fragment).chain(Digest(request.digest), most):
             if commit.digest in known or commit.version == 0:
                 break
             path.append(commit.to_bytes())
@@ -255,11 +285,29 @@ class ChainSync:
         path.reverse()
         return Commits(sizes=tuple(len(data) for data in path)), b"".join(path)
 
-    async def _serve_update(self, _sender: PeerId, request: GetUpdate, _body: bytearray) -> tuple[Done, Body]:
+    async def _serve_update(self, sender: PeerId, request: GetUpdate, _body: bytearray) -> tuple[Done, Body]:
         data = self._archive(request.fragment).update(Digest(request.digest))
+        if data is None and request.fetch:
+            data = await self._update_from_others(request, sender)
         if data is None:
             raise Refused("unknown-update", "that update is not held here")
         return Done(), data
+
+    async def _update_from_others(self, request: GetUpdate, sender: PeerId) -> bytes | None:
+        """Return an update of our chain that we lack, having got there by a snapshot: those who hold it may be
+        connected with us and with nobody else."""
+        follower = self.followers[request.fragment]
+        chain = follower.archive.chain(follower.archive.head.digest, MAX_UPDATES)
+        commit = next((one for one in chain if one.update == request.digest), None)
+        if commit is None:
+            return None
+        holders = [peer for peer in (commit.leader, *commit.contributors) if peer != sender]
+        try:
+            data = await follower.fetch_update(commit, holders)
+        except StateSyncError:
+            return None
+        follower.archive.remember_update(commit.update, data)
+        return data
 
     async def _serve_snapshot(self, _sender: PeerId, request: GetSnapshot, _body: bytearray) -> tuple[Snapshot, Body]:
         archive = self._archive(request.fragment)

@@ -12,7 +12,6 @@ from p2ptrain.goodput.volunteers import VolunteerRun
 from p2ptrain.runtime import Clock
 from p2ptrain.sim.profiles import load_network_profile
 
-RUN = "sim-quadratic"
 SAY_INTERVAL = 5.0  # real seconds between two lines of progress where there is no terminal
 
 
@@ -36,7 +35,7 @@ def run_study(options: GoodputOptions, console: Console, clock: Clock) -> None:
 
 def volunteer_run(options: GoodputOptions) -> VolunteerRun:
     """Return what the volunteers train."""
-    config: RunConfig = load_run_config(RUN)
+    config: RunConfig = load_run_config(options.run)
     return VolunteerRun(config=config, network=load_network_profile(options.network), seconds=options.hours * 3600.0)
 
 

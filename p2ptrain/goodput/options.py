@@ -24,6 +24,8 @@ class GoodputOptions:
     """Virtual hours of each."""
     minutes: float = 15.0
     """Real minutes for the volunteers' part; sizes that do not fit are left out, and that is said."""
+    run: str = "sim-quadratic"
+    """What the volunteers train: a name in configs/ or a path to a .toml file."""
     network: str = "home-internet"
     """A name in configs/networks/ or a path to a .toml file."""
     report: Path | None = None

@@ -2,20 +2,30 @@
 
 Two peers often dial each other at the same moment. Both ends then keep the same connection, without asking: the one
 dialled by the smaller peer id, and of several by one dialler the newest. The surplus one is retired, so that calls on
-it end in peace. When all slots are taken, the idle connection that was not used for longest makes room.
+it end in peace.
+
+A small swarm is a full mesh. In a large one a peer has some neighbours and meets many others for a moment: what it
+dialled and does not use it gives back while it has enough connections, and those that stay are asked less often whether
+somebody is there. When all slots are taken, the idle connection that was not used for longest makes room. Neither
+happens to connections that are held: between a leader and its members, who wait for a call that comes late.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Final
 
 from p2ptrain.errors import NetworkError
 from p2ptrain.ids import PeerId
-from p2ptrain.net.session import Session
+from p2ptrain.net.session import PING_INTERVAL, Session, Upkeep
 
 PeerCallback = Callable[[PeerId], None]
 Lane = str
 
+ENOUGH_CONNECTIONS: Final = 16  # a random graph of this degree is connected, whatever the swarm's size
+IDLE_TIMEOUT: Final = 90.0  # s without a call before a connection is given back
+IDLE_BULK_TIMEOUT: Final = 120.0  # the same for bulk, which takes a while to come up to speed
+LONG_PING_INTERVAL: Final = 60.0  # s of silence before a neighbour is asked who has many like it
 MAX_RETIRING: Final = 16  # connections above the limit while they end; the reserve of file descriptors covers them
 
 
@@ -28,6 +38,11 @@ class Pool:
         self._arrivals: dict[tuple[PeerId, Lane], asyncio.Future[None]] = {}
         self._on_connected: list[PeerCallback] = []
         self._on_disconnected: list[PeerCallback] = []
+        self._on_parted: list[PeerCallback] = []
+        self._best: dict[tuple[PeerId, Lane], Session] = {}  # as it was found last
+        self._connected: list[PeerId] | None = None  # sorted; None once it may have changed
+        self.is_held: Callable[[PeerId], bool] = lambda peer: False
+        """Whether a connection is waited on, however silent it is."""
         self._ended_bytes = [0, 0]  # sent, received: of sessions that are gone
 
     def on_connected(self, callback: PeerCallback) -> None:
@@ -36,20 +51,30 @@ class Pool:
     def on_disconnected(self, callback: PeerCallback) -> None:
         self._on_disconnected.append(callback)
 
+    def on_parted(self, callback: PeerCallback) -> None:
+        self._on_parted.append(callback)
+
     @property
     def sessions(self) -> list[Session]:
         return [session for sessions in self._sessions.values() for session in sessions]
 
     @property
     def connected(self) -> list[PeerId]:
-        return sorted(peer for peer in self._sessions if self.is_connected(peer))
+        if self._connected is None:
+            self._connected = sorted(peer for peer in self._sessions if self.is_connected(peer))
+        return list(self._connected)
 
     def is_connected(self, peer: PeerId) -> bool:
-        return any(session.lane == "control" for session in self._sessions.get(peer, []))
+        return any(session.lane == "control" for session in self._sessions.get(peer, ()))
 
     def best(self, peer: PeerId, lane: Lane) -> Session | None:
         """Return the connection for new calls, if there is one."""
-        return max(self._usable(peer, lane), key=self._rank, default=None)
+        session = self._best.get((peer, lane))
+        if session is None or session.is_retired:
+            session = max(self._usable(peer, lane), key=self._rank, default=None)
+            if session is not None:
+                self._best[peer, lane] = session
+        return session
 
     def of_other_process(self, peer: PeerId, nonce: bytes) -> list[Session]:
         """Return the sessions with another process that uses this identity."""
@@ -69,7 +94,9 @@ class Pool:
             other.end(NetworkError("the peer was started anew"))  # the handshake has made sure that it does not answer
         was_connected = self.is_connected(peer)
         self._sessions.setdefault(peer, []).append(session)
-        session.start(self._remove)
+        self._best.pop((peer, session.lane), None)
+        self._connected = None
+        session.start(self._remove, self._upkeep)
         best = self.best(peer, session.lane)
         for other in self._usable(peer, session.lane):
             if other is not best:
@@ -85,11 +112,18 @@ class Pool:
         usable = [session for session in sessions if not session.is_retired]
         if len(usable) < self._max_connections:
             return True
-        idle = [session for session in usable if session.is_idle]
+        idle = [session for session in usable if session.is_idle and not self.is_held(session.peer)]
         if not idle or len(sessions) - len(usable) >= MAX_RETIRING:
             return False
         min(idle, key=lambda session: session.used_at).retire()
         return True
+
+    def _upkeep(self, session: Session) -> Upkeep:
+        if session.lane == "bulk":
+            return Upkeep(PING_INTERVAL, IDLE_BULK_TIMEOUT)
+        if len(self._sessions) <= ENOUGH_CONNECTIONS or self.is_held(session.peer):
+            return Upkeep(PING_INTERVAL, math.inf)
+        return Upkeep(LONG_PING_INTERVAL, IDLE_TIMEOUT if session.is_dialler else math.inf)
 
     def counters(self) -> dict[str, int]:
         sessions = self.sessions
@@ -111,12 +145,14 @@ class Pool:
         sessions = self._sessions[session.peer]
         was_connected = self.is_connected(session.peer)
         sessions.remove(session)
+        self._best.pop((session.peer, session.lane), None)
+        self._connected = None
         if not sessions:
             del self._sessions[session.peer]
         self._ended_bytes[0] += session.num_sent_bytes
         self._ended_bytes[1] += session.num_received_bytes
         if was_connected and not self.is_connected(session.peer):
-            _tell(self._on_disconnected, session.peer)
+            _tell(self._on_parted if session.is_retired else self._on_disconnected, session.peer)
 
 
 def _tell(callbacks: list[PeerCallback], peer: PeerId) -> None:

@@ -10,6 +10,7 @@ streams, and after the last one the connection is closed.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -35,12 +36,20 @@ from p2ptrain.wire.frames import (
 )
 from p2ptrain.wire.messages import Message
 
-PING_INTERVAL: Final = 20.0  # s of silence before we ask; home routers forget a connection after a few minutes
+PING_INTERVAL: Final = 20.0  # s of silence before the dialler asks; home routers forget one after a few minutes
+LISTENER_PATIENCE: Final = 2.0  # s more before the other end does, so that mostly one PING is enough for both
 PONG_TIMEOUT: Final = 10.0
 WRITE_TIMEOUT: Final = 30.0  # s for one piece to leave: slower than 8 kB/s, or somebody who does not read
 WAITED: Final = 0.001  # s: a write that took longer had to wait for the other end
-IDLE_BULK_TIMEOUT: Final = 120.0  # s without a call before a bulk connection is given back
 RETIRE_TIMEOUT: Final = 10.0  # s that a retired, idle connection waits for the other end's RETIRE
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """How long a connection may be silent (s) before we ask whether somebody is there, or idle before we give it back."""
+
+    ping_interval: float
+    idle_timeout: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +93,16 @@ class Session:
         self._reader: asyncio.Task[Any] | None = None
         self._writer: asyncio.Task[Any] | None = None
         self._look: asyncio.TimerHandle | None = None  # for silence
-        self._asking: asyncio.Task[Any] | None = None  # after silence
+        self._asked_at: float | None = None  # the silent other end whether it is there
         self._on_end: Callable[[Session], None] = lambda session: None
+        self._upkeep: Callable[[Session], Upkeep] = lambda session: Upkeep(PING_INTERVAL, math.inf)
 
-    def start(self, on_end: Callable[["Session"], None]) -> None:
-        """Begin to read and write; `on_end` is called once, when the connection has ended."""
+    def start(
+        self, on_end: Callable[["Session"], None], upkeep: Callable[["Session"], Upkeep] | None = None
+    ) -> None:
+        """Begin to read and write; `on_end` is called once, when the connection has ended, `upkeep` now and then."""
         self._on_end = on_end
+        self._upkeep = upkeep or self._upkeep
         self._reader = self._spawn("read", self._read())
         self._look_again(PING_INTERVAL)
 
@@ -210,7 +223,7 @@ class Session:
         """Return whether the other end answers a ping within so many seconds."""
         if self.ended is not None:
             return False
-        token, self._next_token = self._next_token, self._next_token + 1
+        token = self._new_token()
         pong = self._pongs[token] = asyncio.Future()
         self._outbox.put(Ping(token=token))
         await asyncio.wait({pong}, timeout=timeout)
@@ -222,24 +235,29 @@ class Session:
 
     def _look_for_silence(self) -> None:
         """Ask a silent end whether it is there, and give back what is not needed."""
-        now = self._context.clock.monotonic()
+        now, upkeep = self._context.clock.monotonic(), self._upkeep(self)
         silence = now - self._heard_at
         idle_seconds = now - self.used_at if self.is_idle else 0.0
-        if self.lane == "bulk" and idle_seconds > IDLE_BULK_TIMEOUT:
+        if idle_seconds > upkeep.idle_timeout:
             self.retire()
         if self._sent_retire and idle_seconds > RETIRE_TIMEOUT:
             self.end(NetworkError(f"the connection to {short(self.peer)} was retired"))
-        elif silence >= PING_INTERVAL:
-            self._asking = self._spawn("ask", self._ask_after_silence())
-        elif self.ended is None:
-            self._look_again(max(PING_INTERVAL - silence, 1.0))
+        elif self._asked_at is not None and self._heard_at < self._asked_at:
+            self.end(NetworkError(f"{short(self.peer)} was silent for {silence:.0f} s"))
+        if self.ended is not None:
+            return
+        self._asked_at = None
+        patience = upkeep.ping_interval + (0.0 if self.is_dialler else LISTENER_PATIENCE)
+        if silence >= patience:
+            self._asked_at = now
+            self._outbox.put(Ping(token=self._new_token()))
+            self._look_again(PONG_TIMEOUT)
+        else:
+            self._look_again(max(patience - silence, 1.0))
 
-    async def _ask_after_silence(self) -> None:
-        heard_at = self._heard_at
-        if not await self.probe(PONG_TIMEOUT) and self._heard_at == heard_at:  # else the PONG is late, behind a body
-            self.end(NetworkError(f"{short(self.peer)} was silent for {PING_INTERVAL + PONG_TIMEOUT:g} s"))
-        if self.ended is None:
-            self._look_again(PING_INTERVAL)
+    def _new_token(self) -> int:
+        self._next_token += 1
+        return self._next_token
 
     # Ending.
 
@@ -276,7 +294,7 @@ class Session:
         self._calls.end(error)
         if self._look is not None:
             self._look.cancel()
-        for task in (self._reader, self._writer, self._asking):
+        for task in (self._reader, self._writer):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
         self._on_end(self)

@@ -215,7 +215,16 @@ class Transport:
         self._pool.on_connected(callback)
 
     def on_disconnected(self, callback: PeerCallback) -> None:
+        """Have told whose last control connection was lost, or ended by them."""
         self._pool.on_disconnected(callback)
+
+    def on_parted(self, callback: PeerCallback) -> None:
+        """Have told whose last control connection was given back in peace, by either end: nobody needed it."""
+        self._pool.on_parted(callback)
+
+    def hold(self, is_held: Callable[[PeerId], bool]) -> None:
+        """Keep the connections with these peers, however long they are silent."""
+        self._pool.is_held = is_held
 
     def on_message(self, callback: MessageHook) -> None:
         """Have (direction, method, peer) told before each request is sent ("send") or handled ("receive")."""

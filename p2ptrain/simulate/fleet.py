@@ -34,9 +34,7 @@ class PeerEndedError(P2PTrainError):
 class Fleet:
     """Starts, hears, kills and ends peer processes."""
 
-    def __init__(
-        self, *, run: str, data: str, folder: Path, clock: Clock, arguments: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, *, run: str, data: str, folder: Path, clock: Clock, arguments: Sequence[str] = ()) -> None:
         """`arguments`: more of `p2ptrain host` and `join`, for every peer."""
         self.lives: list[Life] = []
         """Every life so far, in the order of birth."""

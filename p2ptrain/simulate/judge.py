@@ -106,6 +106,7 @@ def judge(seen: Observation) -> Summary:
         **_rounds(seen),
         **_losses(seen),
         "anchors_agree": not disagreements,
+        "num_reports": len(seen.reports),
         "anchors_compared": sum(len(report.fields["heads"]) for report in seen.reports.values()),
         "disagreements": disagreements,
         "num_double_windows": _num_double_windows(seen),

@@ -70,9 +70,7 @@ def shares_of_rounds(
     shares = []
     for commit in rounds:
         at = commit.committed_at
-        trainers = {
-            life.peer for life in trained if (life.trained_from or 0.0) <= at - interval and life.was_alive(at)
-        }
+        trainers = {life.peer for life in trained if (life.trained_from or 0.0) <= at - interval and life.was_alive(at)}
         contributors = set(commit.tokens)
         most = len(trainers | contributors)
         shares.append((at, len(contributors) / (most if largest is None else min(most, largest))))

@@ -58,22 +58,24 @@ class SimulateOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualOptions:
-    """One simulation in virtual time."""
+    """One simulation in virtual time. What is None is as the scenario says, or else as simulate/plan.py says."""
 
     run: str
     """A name in configs/ or a path to a .toml file."""
-    num_peers: int = 8
-    hours: float = 1.0
-    """For how long the swarm trains, in virtual time, from when all have been started."""
-    network: str = "home-internet"
+    num_peers: int | None = None
+    hours: float | None = None
+    """For how long it goes on, in virtual time, once all have been started."""
+    network: str | None = None
     """A name in configs/networks/ or a path to a .toml file."""
-    seed: int = 0
+    seed: int | None = None
     learner: Literal["torch", "stand-in"] | None = None
-    """None: the stand-in where the run trains on no text or peers are many, else torch."""
-    step_seconds: float | None = None
-    """Of an inner step on the reference device; None: 1 s."""
+    """None: the stand-in where the run is one itself or peers are many, else torch."""
+    step_seconds: float | Literal["model"] | None = None
+    """Of an inner step on the reference device; "model": by the model's size."""
     churn: bool = True
-    """Whether peers come and go as the network's [sessions] say."""
+    """Whether peers come and go as the network's [sessions] or the scenario says."""
+    use_directory: bool = False
+    """Whether peers take part in the DHT."""
     kill_one_every: float | None = None
     kill_leader_every: float | None = None
     late_join_at: float | None = None
@@ -85,18 +87,14 @@ class VirtualOptions:
 
     def check(self) -> None:
         """Raise ConfigError for the first value that makes no sense."""
-        if not 1 <= self.num_peers <= MAX_VIRTUAL_PEERS:
+        if self.num_peers is not None and not 1 <= self.num_peers <= MAX_VIRTUAL_PEERS:
             raise ConfigError(f"--peers {self.num_peers}: a whole number from 1 to {MAX_VIRTUAL_PEERS}")
         for name, number in (
-            ("hours", self.hours), ("step-seconds", self.step_seconds), ("kill-one-every", self.kill_one_every),
-            ("kill-leader-every", self.kill_leader_every),
+            ("hours", self.hours), ("kill-one-every", self.kill_one_every), ("kill-leader-every", self.kill_leader_every),
+            ("step-seconds", None if self.step_seconds == "model" else self.step_seconds),
         ):  # fmt: skip
             if number is not None and not (math.isfinite(number) and number > 0.0):
                 raise ConfigError(f"--{name} {number:g}: a number greater than 0")
-        if self.late_join_at is not None and not 0.0 <= self.late_join_at < 3600.0 * self.hours:
-            raise ConfigError(
-                f"--late-join-at {self.late_join_at:g}: from 0 to less than the {3600 * self.hours:g} seconds"
-            )
         if self.report is not None and self.report.exists() and not self.report.is_dir():
             raise ConfigError(f"--report {self.report}: there is a file of that name; it must be a folder")
         if self.trace is not None and not self.trace.absolute().parent.is_dir():

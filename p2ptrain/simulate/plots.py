@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, Final
@@ -41,7 +42,9 @@ def draw_losses(path: Path, lives: Sequence[Life], began_at: float, config: RunC
     seen = [loss for _, _, losses in curves for loss in losses] + [loss for _, loss in validations]
     if config is not None and config.model.kind == "quadratic":
         floor = noise_floor(config)
-        axes.axhline(floor, color="grey", linestyle="--", linewidth=1.0, label="noise floor of a peer alone (optimum: 0)")
+        axes.axhline(
+            floor, color="grey", linestyle="--", linewidth=1.0, label="noise floor of a peer alone (optimum: 0)"
+        )
     if seen and min(seen) > 0.0 and max(seen) > LOG_SPAN * min(seen):
         axes.set_yscale("log")
     axes.set(
@@ -85,12 +88,18 @@ def draw_swarm(path: Path, series: Series) -> None:
     part.set(ylabel="contributors / live trainers", ylim=(0, 1.05), title="participation, of what a leader takes")
     good.plot(at, [look.goodput for look in looks])
     good.set(ylabel="merged / possible", ylim=(0, 1.1), title="goodput so far")
-    stale.plot(round_at, [one.staleness for one in rounds], ".", markersize=3, alpha=0.5, label="of contributions to a round")
+    stale.plot(
+        round_at, [one.staleness for one in rounds], ".", markersize=3, alpha=0.5, label="of contributions to a round"
+    )
     stale.plot(at, [look.behind for look in looks], color="C1", linewidth=1.0, label="of live peers, at an instant")
     stale.set(ylabel="commits behind", title="staleness", ylim=(0, None))
     stale.legend(fontsize="small", loc="upper right")
-    sent.plot(at, [look.bytes_sent / 1e6 / max(1, look.num_alive) for look in looks])
-    sent.set(ylabel="MB", xlabel=unit, title="bytes sent so far per live peer", ylim=(0, None))
+    rates = [
+        (now.bytes_sent - before.bytes_sent) / 1e3 / max(now.at - before.at, 1e-9) / max(1, now.num_alive)
+        for before, now in pairwise(looks)
+    ]
+    sent.plot(at[1:], rates, linewidth=0.8)
+    sent.set(ylabel="kB/s", xlabel=unit, title="bytes sent by a live peer", ylim=(0, None))
     size.plot(round_at, [one.seconds for one in rounds], ".", markersize=3, alpha=0.5)
     size.set(ylabel="seconds", xlabel=unit, title="a round, from its call to its commit", ylim=(0, None))
     figure.savefig(path, dpi=110)
@@ -170,5 +179,3 @@ def _pyplot() -> Any:
     from matplotlib import pyplot
 
     return pyplot
-
-

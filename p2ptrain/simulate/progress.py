@@ -1,7 +1,7 @@
 """What a simulation shows while it runs: one table in a terminal, a plain line every few seconds elsewhere."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from types import TracebackType
 from typing import Final, Self
@@ -15,12 +15,12 @@ from p2ptrain.ids import short
 from p2ptrain.monitor.view import clock_time
 from p2ptrain.monitor.wording import amount, level
 from p2ptrain.runtime import Clock
-from p2ptrain.sim.swarm import SimSwarm
 from p2ptrain.simulate.judge import Summary
 from p2ptrain.simulate.lives import Life
 
 REFRESH_INTERVAL: Final = 0.5  # seconds between two drawings of the table
 LINE_INTERVAL: Final = 5.0  # seconds between two plain lines
+MAX_SIZES_SHOWN: Final = 12  # of rounds, in the verdict
 
 
 class SimulationView:
@@ -56,64 +56,6 @@ class SimulationView:
             self.say(plain_line(lives, seconds))
         else:
             self._live.update(table(lives, seconds), refresh=True)
-
-
-class VirtualView:
-    """Shows how far a simulation in virtual time has come, and how long it will still take."""
-
-    def __init__(self, console: Console, clock: Clock) -> None:
-        self._console, self._clock = console, clock
-        self._began_at = clock.monotonic()
-        self._status = console.status("") if console.is_terminal else None
-        self._next_at = self._began_at + LINE_INTERVAL
-        self._fraction = 0.0
-        self._fractions_from: tuple[float, float] | None = None
-
-    def __enter__(self) -> Self:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    @property
-    def seconds(self) -> float:
-        """Real seconds since the beginning."""
-        return self._clock.monotonic() - self._began_at
-
-    def say(self, words: str) -> None:
-        self._console.print(Text(words), soft_wrap=True)
-
-    def update(self, swarm: SimSwarm, fraction: float | None) -> None:
-        """Show where the swarm stands when `fraction` of its time is over (None: while it is being raised)."""
-        now = self._clock.monotonic()
-        if fraction is not None:
-            self._fractions_from = self._fractions_from or (now, fraction)
-            self._fraction = fraction
-        if now < self._next_at:
-            return
-        self._next_at = now + (LINE_INTERVAL if self._status is None else REFRESH_INTERVAL)
-        line = self._line(swarm, now)
-        if self._status is None:
-            self.say(line)
-        else:
-            self._status.update(line)
-
-    def _line(self, swarm: SimSwarm, now: float) -> str:
-        virtual = swarm.now
-        parts = [f"{clock_time(virtual)} virtual", f"{virtual / max(now - self._began_at, 1e-3):.0f}x real time"]
-        parts.append(f"{len(swarm.peers)} alive")
-        if swarm.peers:
-            parts.append(f"versions {', '.join(map(str, swarm.versions()[:8]))}")
-        if self._fractions_from is not None and self._fraction > self._fractions_from[1]:
-            began_at, first = self._fractions_from
-            left = (now - began_at) / (self._fraction - first) * (1.0 - self._fraction)
-            parts.append(f"{self._fraction:.0%}, {clock_time(left)} left")
-        elif self._fractions_from is None:
-            parts.append("starting")
-        return " · ".join(parts)
 
 
 def plain_line(lives: Sequence[Life], seconds: float) -> str:
@@ -165,21 +107,22 @@ def doing(life: Life) -> str:
 def verdict(summary: Summary) -> list[str]:
     """Return the summary in a few lines."""
     dropped = ", ".join(f"{amount(tokens)} {reason}" for reason, tokens in summary["tokens_dropped"].items()) or "none"
-    rounds = ", ".join(f"{number}: {count}" for number, count in summary["contributors_per_round"].items()) or "none"
     losses = [
         level(math.nan if loss is None else loss)
         for loss in (summary["validation_loss_first"], summary["validation_loss_last"])
     ]
-    utilisation = "" if summary["utilisation"] is None else f"utilisation {summary['utilisation']:.0%}, "
+    participation = f"{summary['participation']:.0%}"
+    if summary["participation_of_limit"] > summary["participation"]:
+        participation += f" ({summary['participation_of_limit']:.0%} of what a leader takes)"
     agreement = (
-        f"all {len(summary['peers'])} peers ended with the same anchors ({summary['anchors_compared']} compared)"
+        f"all {summary['num_reports']} peers ended with the same anchors ({summary['anchors_compared']} compared)"
     )
     return [
         f"{amount(summary['tokens_trained'])} tokens trained in {summary['seconds']:.0f} s: {amount(summary['tokens_merged'])} merged, "
         f"{amount(summary['tokens_pending'])} pending, dropped: {dropped}",
-        f"{summary['rounds_committed']} rounds with so many contributors: {rounds}; {summary['rounds_aborted']} given up, "
-        f"{summary['forks']} forks, {summary['reorgs']} reorganisations",
-        f"{utilisation}participation {summary['participation']:.0%}, goodput {summary['goodput']:.0%}",
+        f"{summary['rounds_committed']} rounds with so many contributors: {sizes(summary['contributors_per_round'])}; "
+        f"{summary['rounds_aborted']} given up, {summary['forks']} forks, {summary['reorgs']} reorganisations",
+        f"utilisation {summary['utilisation']:.0%}, participation {participation}, goodput {summary['goodput']:.0%}",
         f"validation loss {losses[0]} (genesis) to {losses[1]} (anchors)",
         *(
             [agreement]
@@ -187,3 +130,11 @@ def verdict(summary: Summary) -> list[str]:
             else [f"NOT AGREED: {reason}" for reason in summary["disagreements"]]
         ),
     ]
+
+
+def sizes(rounds: Mapping[str, int]) -> str:
+    """Return how many rounds had how many contributors; of many sizes, the smallest, the median and the largest."""
+    if len(rounds) <= MAX_SIZES_SHOWN:
+        return ", ".join(f"{number}: {count}" for number, count in rounds.items()) or "none"
+    every = sorted(int(number) for number, count in rounds.items() for _ in range(count))
+    return f"{every[0]} to {every[-1]}, median {every[len(every) // 2]}"

@@ -21,7 +21,9 @@ from p2ptrain.simulate.lives import End, Life
 
 MAX_EVENTS: Final = 300_000  # kept of the whole swarm: some hundred megabytes, and as much as anybody can look through
 MAX_POSITION: Final = 1 << 27  # of the data, up to which double draws are counted
-ONLY_COUNTED: Final = frozenset({"peer-up", "peer-down", "round-called", "reachability", "left-out", "stage", "writes-lost"})
+ONLY_COUNTED: Final = frozenset(
+    {"peer-up", "peer-down", "round-called", "reachability", "left-out", "stage", "writes-lost"}
+)
 
 
 @dataclass(kw_only=True)
@@ -31,7 +33,7 @@ class ThinLife(Life):
     curve_interval: float = 1.0
     """Seconds between two points of its loss curve."""
     num_unkept: int = 0
-    _curve: tuple[array[float], array[float]] = field(default_factory=lambda: (array("d"), array("d")), repr=False)
+    _curve: "tuple[array[float], array[float]]" = field(default_factory=lambda: (array("d"), array("d")), repr=False)
     _max_accounts: int = 2
 
     def hear_one(self, event: Event, *, keep: bool) -> None:
@@ -138,7 +140,9 @@ class Recorder:
         if event.kind == "progress":
             for position in event.fields["drawn"]:
                 self.draws.draw(position, index, self.lives)
-            event = replace(event, fields={**event.fields, "drawn": [], "utilisation": self._utilisation(host, life, event)})
+            event = replace(
+                event, fields={**event.fields, "drawn": [], "utilisation": self._utilisation(host, life, event)}
+            )
         elif event.kind == "left":
             self._last_account(host, self._swarm.leaving.get(host))
         keep = self._is_kept(event)

@@ -6,15 +6,17 @@ Instants are seconds since the beginning.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median_low
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from p2ptrain.events import Event
-from p2ptrain.sim.swarm import SimSwarm
 from p2ptrain.simulate import measures
 from p2ptrain.simulate.chains import AdoptedCommit
 from p2ptrain.simulate.lives import Life
+
+if TYPE_CHECKING:
+    from p2ptrain.sim.swarm import SimSwarm
 
 NUM_LOOKS: Final = 200  # over a whole simulation with real processes
 
@@ -63,6 +65,12 @@ class Series:
     def mean_staleness(self) -> float:
         return fmean([one.staleness for one in self.rounds]) if self.rounds else 0.0
 
+    def begin_at(self, at: float) -> None:
+        """Count time from this instant on; what was before it, while the swarm was raised, is forgotten."""
+        self.looks = [replace(look, at=look.at - at) for look in self.looks if look.at >= at]
+        self.rounds = [replace(one, at=one.at - at) for one in self.rounds if one.at >= at]
+        self.aborted = [(when - at, fragment) for when, fragment in self.aborted if when >= at]
+
     def mean_behind(self) -> float:
         return fmean([look.behind for look in self.looks]) if self.looks else 0.0
 
@@ -70,7 +78,7 @@ class Series:
 class LiveSeries(Series):
     """Listens to a simulated swarm, and looks at it whenever `look` is called."""
 
-    def __init__(self, swarm: SimSwarm) -> None:
+    def __init__(self, swarm: "SimSwarm") -> None:
         super().__init__(swarm.config.fragments.count)
         self.num_messages = 0
         """Requests that were sent; every one has an answer."""
@@ -82,15 +90,13 @@ class LiveSeries(Series):
         swarm = self._swarm
         if not swarm.peers:
             return
-        versions = [[follower.archive.head.version for follower in peer.chains.followers] for peer in swarm.peers.values()]
+        versions = [
+            [follower.archive.head.version for follower in peer.chains.followers] for peer in swarm.peers.values()
+        ]
         newest = [max(column) for column in zip(*versions, strict=True)]
-        behind = fmean(
-            new - version for row in versions for new, version in zip(newest, row, strict=True)
-        )
+        behind = fmean(new - version for row in versions for new, version in zip(newest, row, strict=True))
         sent = sum(swarm.world.network.num_sent_bytes.values())
-        self.looks.append(
-            Look(swarm.now, len(swarm.peers), len(swarm.live_trainers()), swarm.goodput(), sent, behind)
-        )
+        self.looks.append(Look(swarm.now, len(swarm.peers), len(swarm.live_trainers()), swarm.goodput(), sent, behind))
 
     def bytes_sent_per_machine(self) -> dict[str, int]:
         """Return mean, median and largest number of bytes that a machine put on its link."""
@@ -158,7 +164,10 @@ class _Followed:
         for life in lives:
             for fragment in range(num_fragments):
                 events = [event for event in life.all("adopted") if event.fields["fragment"] == fragment]
-                self._adopted[id(life), fragment] = [one.at for one in events], [one.fields["version"] for one in events]
+                self._adopted[id(life), fragment] = (
+                    [one.at for one in events],
+                    [one.fields["version"] for one in events],
+                )
         self._num_fragments = num_fragments
 
     def behind(self, alive: Sequence[Life], at: float) -> float:

@@ -53,7 +53,9 @@ def local_swarm(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[LocalSwar
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None] | pytest.TestReport:  # what pluggy's wrappers are: a generator that returns
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Iterator[None] | pytest.TestReport:  # what pluggy's wrappers are: a generator that returns
     report: pytest.TestReport = yield  # type: ignore[misc, assignment]
     arguments = getattr(item, "funcargs", {})
     told = next((arguments[name] for name in ("swarm", "local_swarm") if hasattr(arguments.get(name), "story")), None)

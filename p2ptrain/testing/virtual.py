@@ -22,11 +22,10 @@ from p2ptrain.config import RunConfig, Section, validated
 from p2ptrain.errors import ConfigError, P2PTrainError
 from p2ptrain.events import Event
 from p2ptrain.monitor.view import clock_time
-from p2ptrain.peer import Peer, PeerOptions
+from p2ptrain.peer import Peer
 from p2ptrain.sim.checkers import GRACE, LOOK_INTERVAL
 from p2ptrain.sim.churn import Churn, ChurnConfig
 from p2ptrain.sim.faults import Fault, FaultBase, apply
-from p2ptrain.sim.learners import SharedTraining
 from p2ptrain.sim.loop import VirtualLoop
 from p2ptrain.sim.profiles import NetworkProfile, load_network_profile
 from p2ptrain.sim.swarm import SimSwarm
@@ -160,8 +159,7 @@ class VirtualSwarm:
     def _make(self, experiment: Experiment, network: NetworkProfile | None, step_seconds: float) -> None:
         self._experiment = experiment
         self._sim = SimSwarm(experiment.load(), seed=self.seed, network=network, step_seconds=step_seconds)
-        options = {"make_training": SharedTraining(), **experiment.peer_options()}
-        self._sim.make_options = partial(PeerOptions, **options)
+        self._sim.make_options = partial(self._sim.make_options, **experiment.peer_options())
         self._sim.on_event = self._hear
         self._sim.keeps_event = lambda event: event.kind != "progress"
         self._runner = asyncio.Runner(loop_factory=VirtualLoop)

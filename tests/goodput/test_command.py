@@ -70,7 +70,8 @@ def test_the_terminal_shows_ours_beside_the_papers(capsys: pytest.CaptureFixture
         (["--minutes", "nan"], "'nan' is not a number from"),
         (["--seed", "three"], "'three' is not a whole number"),
         (["--report", __file__], "there is a file of that name"),
-        (["--network", "moonbase"], "moonbase"),
+        (["--network", "moonbase"], "no network named 'moonbase'"),
+        (["--run", "pycod"], "did you mean 'pycode'?"),
         (["--loud"], "--loud"),
     ],
 )

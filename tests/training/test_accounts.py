@@ -206,17 +206,6 @@ def test_work_on_a_base_that_is_too_old_is_dropped_with_that_reason() -> None:
     np.testing.assert_array_equal(parameters, np.float32([3.0, 3.0]))
 
 
-def test_work_goes_with_its_peer_to_a_chain_of_fewer_versions() -> None:
-    """After a long partition the heavier side may have made fewer commits; no leader takes work on a later version."""
-    books = account()
-    books.adopt(ZERO, ZERO, version=19, merged_step=0)
-    books.count_step(1, tokens=10)
-    books.adopt(ZERO - np.float32([1, 1]), ZERO, version=8, merged_step=0)
-    hand_over = books.hand_over(ZERO - np.float32([1, 1]))
-    assert hand_over is not None and hand_over.tokens == 10
-    assert hand_over.oldest_version <= hand_over.base_version == 8
-
-
 def test_work_on_a_longer_branch_that_lost_is_not_from_the_future() -> None:
     books, parameters = account(), np.float32([1.0, 1.0])
     for version in range(1, 6):
