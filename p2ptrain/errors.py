@@ -110,6 +110,10 @@ class NetworkError(P2PTrainError):
         self.reason = reason
 
 
+class NoRoomError(NetworkError):
+    """A peer is there, and has as many connections as it can have."""
+
+
 class Refused(P2PTrainError):
     """A peer understood a call and said no; a handler raises it to say no.
 

@@ -31,6 +31,7 @@ from p2ptrain.fragments.store import RunStore, hosted_runs
 from p2ptrain.fragments.sync import ChainSync
 from p2ptrain.ids import PeerId, RunId, format_run_id
 from p2ptrain.link import JoinLink, LinkPeer
+from p2ptrain.net import own_port
 from p2ptrain.net.identity import Identity
 from p2ptrain.net.transport import Transport, TransportLimits
 from p2ptrain.run import MAX_MANIFEST_BYTES, HeldOut, RunManifest, create_run
@@ -273,7 +274,7 @@ class Peer:
 
     async def _open(self, bootstrap: Sequence[LinkPeer]) -> None:
         self._opened_at = self._runtime.clock.monotonic()
-        self.listening_at = await self.transport.listen(self.options.listen)
+        self.listening_at = await own_port.listen(self.transport, self._runtime, self.options.listen)
         self.transport.handle(GetManifest, self._serve_manifest)
         self.members = Members(
             runtime=self._runtime, transport=self.transport, identity=self._identity, events=self.events,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from p2ptrain.averaging.merge import Contribution, Merge, merge, norms_match
 from p2ptrain.averaging.messages import Called, CallMember, Contribute, Decline, Hold, Register, Registered
-from p2ptrain.averaging.round import Abort, Call, Close, Round, RoundTimes, Wait, grace_window
+from p2ptrain.averaging.round import Abort, Call, Close, Rank, Round, RoundTimes, Wait, grace_window
 from p2ptrain.config import RunConfig
 from p2ptrain.errors import NetworkError, Refused, RemoteProtocolError
 from p2ptrain.events import Events
@@ -39,7 +39,7 @@ from p2ptrain.fragments.messages import Done, Head
 from p2ptrain.fragments.pure import Pure
 from p2ptrain.fragments.state import FragmentState
 from p2ptrain.fragments.sync import ChainSync
-from p2ptrain.ids import Digest, PeerId, digest, short
+from p2ptrain.ids import Digest, PeerId, digest, public_key_of, short
 from p2ptrain.net.transport import Transport
 from p2ptrain.runtime import Runtime
 from p2ptrain.tasks import TaskOwner
@@ -131,9 +131,18 @@ class Leader:
             self._round = self._new_round()
         else:
             self._round.times = self._times()  # they follow from what members say of their steps, too
-        self._round.register(peer, self._runtime.clock.monotonic(), request.step_seconds)
+        if not self._round.register(peer, self._runtime.clock.monotonic(), request.step_seconds, self._rank(peer)):
+            return Registered(accepted=False, head=own, reason="all seats are taken", is_full=True)
         self._wake.set()
         return Registered(accepted=True, head=own, reason="")
+
+    def _rank(self, peer: PeerId) -> Rank:
+        entry = self._follower.archive.state.ledger.entries.get(peer)
+        return entry.merged_at if entry else 0.0, digest("seat", self._head.digest, public_key_of(peer))
+
+    def holds(self, peer: PeerId) -> bool:
+        """Return whether a member waits here for its call."""
+        return self._round is not None and peer in self._round.registered
 
     def decline(self, peer: PeerId, request: Decline) -> None:
         if self._round is not None and request.head == self._head.digest:
@@ -269,7 +278,7 @@ class Leader:
         again = self._new_round()
         retry_after = max(LEAST_RETRY_INTERVAL, this_round.times.interval / 4) if self._steps() else FIRST_STEP_PATIENCE
         again.not_before = self._runtime.clock.monotonic() + retry_after
-        again.registered, again.leads = dict(this_round.registered), dict(this_round.leads)
+        again.carry_on(this_round)
         self._round = again
 
     async def _close(self, this_round: Round, decision: Close) -> None:

@@ -4,6 +4,10 @@ After adopting a head, a member registers with the leader that the head names, o
 and hears the call there. A registration that is not answered, or a connection that is lost, goes to the next deputy;
 when all fail, to others in an order that everybody draws alike. The call is answered at once; the work is snapshotted
 at the next step boundary, encoded on a worker thread and streamed to the leader.
+
+In a swarm that is larger than a round, a member comes at a moment of its own in the first tenth of the interval, so that
+a leader does not meet a thousand at once; it stays away while its turn is not near (seats.py); and a leader that says
+that it is full is a good leader, with whom it waits for the next head.
 """
 
 import asyncio
@@ -11,8 +15,9 @@ from collections.abc import Callable, Sequence
 
 from p2ptrain.averaging.merge import piece_norms
 from p2ptrain.averaging.messages import Called, CallMember, Contribute, Decline, Hold, Register, Registered
+from p2ptrain.averaging.seats import is_far_from_turn
 from p2ptrain.config import RunConfig
-from p2ptrain.errors import NetworkError, Refused, RemoteProtocolError
+from p2ptrain.errors import NetworkError, NoRoomError, Refused, RemoteProtocolError
 from p2ptrain.events import Events
 from p2ptrain.fragments.chain import Commit, Envelope, Signs, draw
 from p2ptrain.fragments.follower import Adopted, Follower
@@ -27,6 +32,8 @@ from p2ptrain.training.learner import Learner
 from p2ptrain.wire.codecs import CODECS, CodecError
 
 REGISTER_TIMEOUT = 3.0  # seconds without an answer after which the next deputy is asked
+SPREAD_FRACTION = 0.1  # of an interval, over which a swarm larger than a round comes to its leader
+TURN_INTERVALS = 2.0  # after which a member whose turn is not near comes all the same: something is wrong
 LEAST_PATIENCE = 2.0  # seconds between two registrations with the same leader: each is a sign of life, and cheap
 RETRY_INTERVAL = 0.25  # seconds until asking again a leader whose head differs, or after everybody failed
 CONTRIBUTE_TIMEOUT = 120.0  # seconds; a transfer that does not move ends much earlier
@@ -46,6 +53,7 @@ class Member:
         self._fragment = follower.fragment
         self._leader: PeerId | None = None
         self._leader_lost = asyncio.Event()
+        self._has_seat = False  # with the leader, as far as it has said
         self._seeking: asyncio.Task[None] | None = None
         self._contributing = False
         self._sent: tuple[Digest, int] | None = None  # head and last step of the contribution that is under way
@@ -54,6 +62,10 @@ class Member:
     def start(self) -> None:
         """Register with the leader of the head that we have."""
         self._seek(self._follower.archive.head)
+
+    def holds(self, peer: PeerId) -> bool:
+        """Return whether we wait for this peer's call."""
+        return self._has_seat and peer == self._leader
 
     def lost(self, peer: PeerId) -> None:
         """A peer's connection is gone; if it is our leader, turn to the deputy at once."""
@@ -67,7 +79,7 @@ class Member:
     def _seek(self, head: Commit) -> None:
         if self._seeking is not None:
             self._seeking.cancel()
-        self._leader = None
+        self._leader, self._has_seat = None, False
         self._seeking = self._tasks.spawn(f"register for fragment {self._fragment.index}", self._stay_registered(head))
 
     def _report_whether_included(self, commit: Commit) -> None:
@@ -84,10 +96,29 @@ class Member:
 
     async def _stay_registered(self, head: Commit) -> None:
         """Be registered with one leader after the other until the head moves (which cancels this task)."""
+        await self._take_turns(head)
         while True:
             for candidate in self._candidates(head):
                 await self._stay_with(candidate, head)
             await asyncio.sleep(RETRY_INTERVAL)
+
+    async def _take_turns(self, head: Commit) -> None:
+        """Where not all can have a seat, let those go first who have waited for longer, and come one by one."""
+        interval, num_seats = self._interval, self._config.limits.max_members
+        if len(self._others()) < num_seats or self._learner.is_paused:
+            return
+        archive = self._follower.archive
+        if is_far_from_turn(
+            self._transport.peer_id, head, archive.ledger(head.parent), archive.state.ledger, num_seats=num_seats
+        ):
+            await asyncio.sleep(TURN_INTERVALS * interval)
+        else:
+            await asyncio.sleep(self._runtime.entropy.random.uniform(0.0, SPREAD_FRACTION * interval))
+
+    @property
+    def _interval(self) -> float:
+        """How long a round takes at least, by our own steps (s); 0 before the first step."""
+        return self._config.rounds.inner_steps * self._learner.progress.step_seconds
 
     def _candidates(self, head: Commit) -> list[PeerId]:
         """Return leader and deputies by the head, then everybody else that we know, in an order drawn from the head.
@@ -99,21 +130,23 @@ class Member:
 
     async def _stay_with(self, candidate: PeerId, head: Commit) -> None:
         """Stay registered with a candidate; return when it is lost, does not answer, or never makes a commit."""
-        self._leader, self._leader_lost = candidate, asyncio.Event()
+        self._leader, self._leader_lost, self._has_seat = candidate, asyncio.Event(), False
         clock = self._runtime.clock
         began_at, refused_since = clock.monotonic(), None
         while True:
-            interval = self._config.rounds.inner_steps * self._learner.progress.step_seconds
+            interval = self._interval
             now, least = clock.monotonic(), 4 * LEAST_PATIENCE
             if interval and now >= began_at + max(MAX_STALLED_INTERVALS * interval, least):
                 return  # before our first step (interval 0) no leader is late with a commit
             if refused_since is not None and now >= refused_since + max(interval, least):
                 return  # its head is not ours, and we would have followed it by now if we could
-            accepted = await self._register(candidate, head)
-            if accepted is None:
+            answer = await self._register(candidate, head)
+            if answer is None:
                 return
-            refused_since = None if accepted else refused_since or now
-            pause = max(LEAST_PATIENCE, interval) if accepted else RETRY_INTERVAL
+            self._has_seat = answer.accepted
+            is_settled = answer.accepted or answer.is_full
+            refused_since = None if is_settled else refused_since or now
+            pause = max(LEAST_PATIENCE, 2 * interval) if is_settled else RETRY_INTERVAL
             try:
                 async with asyncio.timeout(pause):
                     await self._leader_lost.wait()
@@ -121,18 +154,20 @@ class Member:
             except TimeoutError:
                 continue
 
-    async def _register(self, candidate: PeerId, head: Commit) -> bool | None:
+    async def _register(self, candidate: PeerId, head: Commit) -> Registered | None:
         """Return whether the candidate took us in; None when it does not answer."""
         own = Head(fragment=head.fragment, digest=head.digest, total_work=head.total_work)
         request = Register(head=own, step_seconds=self._learner.progress.step_seconds)
         try:
             reply = await self._transport.call(candidate, request, Registered, timeout=REGISTER_TIMEOUT)
+        except NoRoomError as error:
+            return Registered(accepted=False, head=own, reason=str(error)[:300], is_full=True)
         except (NetworkError, Refused, RemoteProtocolError) as error:
             self._events.emit("leader-unavailable", fragment=head.fragment, leader=candidate, reason=str(error))
             return None
         if not reply.message.accepted:
             self._sync.hear_of(reply.message.head, candidate)
-        return reply.message.accepted
+        return reply.message
 
     # Contributing
 

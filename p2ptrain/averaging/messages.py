@@ -21,11 +21,15 @@ class Register(Message):
 
 
 class Registered(Message):
-    """The leader's answer. When it refuses because heads differ, `head` is its own, so that both can follow."""
+    """The leader's answer. When it refuses because heads differ, `head` is its own, so that both can follow.
+
+    `is_full`: all seats are taken by those who have waited for longer; there is nothing to do before the next head.
+    """
 
     accepted: bool
     head: Head
     reason: Reason
+    is_full: bool = False
 
 
 class CallMember(Message):

@@ -11,9 +11,13 @@ A round of a fragment belongs to one head and one leader.
 A quorum is half as many members as the parent commit had contributors, so that a healthy majority makes the heavy
 chain. A swarm that shrank does not wait for ever: after the lonely window the run's own K is enough. A member that is
 lost or declines is not waited for.
+
+A leader takes `max_members` and some spare ones, who take the place of those that are lost. When more register, those
+have the seats that have waited for longest, by the ledger; the others are told at once that there is none, and wait for
+the next head.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -70,6 +74,11 @@ class Abort:
 
 Decision = Wait | Call | Close | Abort
 
+Rank = tuple[float, bytes]
+"""Who has a seat first: the smaller. When a member was merged last (wall time; 0: never), then a lot."""
+
+SPARE_SHARE = 0.25  # of the seats, for those who take the place of members that are lost
+
 
 @dataclass(kw_only=True)
 class Round:
@@ -88,16 +97,46 @@ class Round:
     leads: dict[PeerId, float] = field(
         default_factory=dict
     )  # peer -> how much earlier than the others it is called (s)
+    ranks: dict[PeerId, Rank] = field(default_factory=dict)  # of the registered
     called_at: float = 0.0
     outstanding: set[PeerId] = field(default_factory=set)
     arrived: dict[PeerId, float] = field(default_factory=dict)  # peer -> when its contribution was complete
     absent: dict[PeerId, str] = field(default_factory=dict)  # peer -> why it is not in this round
 
-    def register(self, peer: PeerId, now: float, step_seconds: float = 0.0) -> None:
-        """A member is ready; it answers a call at its next step boundary, at most `step_seconds` later."""
+    def register(self, peer: PeerId, now: float, step_seconds: float = 0.0, rank: Rank = (0.0, b"")) -> bool:
+        """A member is ready; it answers a call at its next step boundary, at most `step_seconds` later.
+
+        Return whether it has a seat; it may still lose it to one of a better rank, who comes later.
+        """
+        if peer not in self.registered and len(self.registered) >= self.capacity:
+            last = max(self._uncalled(self.registered), key=self._order, default=None)
+            if last is None or self.ranks[last] <= rank:
+                return False
+            self._forget(last)
         self.registered.setdefault(peer, now)
+        self.ranks[peer] = rank
         is_slow = step_seconds > self.times.grace_window
         self.leads[peer] = min(step_seconds, self.times.interval / 2) if is_slow else 0.0
+        return True
+
+    @property
+    def capacity(self) -> int:
+        """How many may be registered."""
+        return self.max_members + int(SPARE_SHARE * self.max_members)
+
+    def carry_on(self, failed: "Round") -> None:
+        """Keep the members of an attempt that failed."""
+        self.registered, self.leads, self.ranks = dict(failed.registered), dict(failed.leads), dict(failed.ranks)
+
+    def _forget(self, peer: PeerId) -> None:
+        for book in (self.registered, self.leads, self.ranks):
+            book.pop(peer, None)
+
+    def _order(self, peer: PeerId) -> tuple[Rank, float, PeerId]:
+        return self.ranks[peer], self.registered[peer], peer
+
+    def _uncalled(self, peers: Iterable[PeerId]) -> list[PeerId]:
+        return [peer for peer in peers if not (peer in self.outstanding or peer in self.arrived or peer in self.absent)]
 
     def arrive(self, peer: PeerId, now: float) -> None:
         """A called member's contribution is complete and valid."""
@@ -107,7 +146,7 @@ class Round:
 
     def leave(self, peer: PeerId, reason: str) -> None:
         """A member is lost. What it contributed before stays."""
-        self.registered.pop(peer, None)
+        self._forget(peer)
         self.decline(peer, reason)
 
     def decline(self, peer: PeerId, reason: str) -> None:
@@ -146,8 +185,8 @@ class Round:
     def _decide_to_call(self, now: float) -> Decision:
         due_at = self.not_before if self.in_a_hurry else max(self.opened_at + self.times.interval, self.not_before)
         num_registered, quorum = len(self.registered), self.quorum(now)
-        members = sorted(self.registered, key=lambda peer: (self.registered[peer], peer))[: self.max_members]
-        uncalled = [peer for peer in members if peer not in self.outstanding | set(self.arrived) | set(self.absent)]
+        members = sorted(self.registered, key=self._order)[: self.max_members]
+        uncalled = self._uncalled(members)
         if now < due_at:
             slow = tuple(sorted(peer for peer in uncalled if self.leads[peer] and now >= due_at - self.leads[peer]))
             if slow and num_registered >= quorum:
@@ -166,6 +205,11 @@ class Round:
     def _decide_to_close(self, now: float) -> Decision:
         quorum = self.quorum(now)
         members = tuple(sorted(self.arrived))
+        if self.absent and now < self.called_at + self.times.grace_window:
+            missing = self.max_members - len(self.outstanding) - len(members)
+            spare = sorted(self._uncalled(self.registered), key=self._order)[:missing]
+            if spare:
+                return Call(tuple(spare), f"{len(spare)} take the place of others", early=True)
         if not self.outstanding:
             if not members:
                 return Abort("no member had work to contribute")

@@ -59,6 +59,7 @@ class Rounds:
             for member in self._members:
                 member.start()
         self._transport.on_disconnected(self._lost)
+        self._transport.hold(self._holds)
 
     def hurry(self) -> None:
         """Do not wait for intervals any more: what is pending should be merged now."""
@@ -67,6 +68,10 @@ class Rounds:
 
     async def close(self) -> None:
         await self._tasks.close()
+
+    def _holds(self, peer: PeerId) -> bool:
+        """Return whether a round waits on the connection with a peer."""
+        return any(leader.holds(peer) for leader in self._leaders) or any(one.holds(peer) for one in self._members)
 
     def _lost(self, peer: PeerId) -> None:
         for leader in self._leaders:

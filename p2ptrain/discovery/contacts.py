@@ -7,7 +7,7 @@ back off exponentially with full jitter, so that a bootstrap peer that returns i
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +22,8 @@ from p2ptrain.tasks import TaskOwner
 DIAL_TIMEOUT: Final = 5.0  # seconds; a handshake over a slow mobile link takes two
 MIN_BACKOFF: Final = 0.5  # seconds, the bound of the first random delay; doubles with every attempt
 MAX_REMEMBERED: Final = 128  # addresses besides the bootstrap ones: as many as a view has, or the file on disk
+CROWD: Final = 16  # connections with which a peer is not lost without its bootstrap addresses
+CROWD_BACKOFF: Final = 600.0  # seconds for a peer in a crowd: a thousand peers try three times a second
 MAX_BACKOFF: Final = 30.0  # seconds; also how long a connection has to last to count as a success
 
 
@@ -58,6 +60,7 @@ class Contacts:
     ) -> None:
         self._runtime, self._transport, self._tasks = runtime, transport, tasks
         self._on_reached, self._on_missed = on_reached, on_missed
+        self._is_in_a_crowd = False
         self._contacts = [
             Contact(where, is_bootstrap=True, is_myself=where.peer == transport.peer_id)
             for where in dict.fromkeys(bootstrap)
@@ -93,10 +96,17 @@ class Contacts:
             name = f"keep in touch with {contact.where.address}"
             contact.loop = self._tasks.spawn(name, self._keep_in_touch(contact))
 
-    def refresh(self, connected: Collection[PeerId], *, alone: bool) -> None:
-        """Say with whom we are connected, and whether we are alone: it decides which addresses are dialled."""
+    def refresh(self, connected: Collection[PeerId], *, alone: bool, live: Container[PeerId] = ()) -> None:
+        """Say with whom we are connected, whether we are alone, and who is alive: it decides which addresses are dialled.
+
+        Who has many connections need not be connected with a bootstrap peer that others hear of, and looks seldom for
+        one that nobody hears of.
+        """
+        self._is_in_a_crowd = len(connected) >= CROWD
         for contact in self._contacts:
-            if contact.where.peer not in connected and (alone or contact.is_bootstrap):
+            peer = contact.where.peer
+            is_known = self._is_in_a_crowd and peer in live
+            if peer not in connected and (alone or (contact.is_bootstrap and not is_known)):
                 contact.needed.set()
             else:
                 contact.needed.clear()
@@ -150,7 +160,7 @@ class Contacts:
     def _delay(self, num_attempts: int) -> float:
         if num_attempts == 0:
             return 0.0
-        bound = min(MAX_BACKOFF, MIN_BACKOFF * 2 ** min(num_attempts - 1, 16))
+        bound = min(CROWD_BACKOFF if self._is_in_a_crowd else MAX_BACKOFF, MIN_BACKOFF * 2 ** min(num_attempts - 1, 16))
         return self._runtime.entropy.random.uniform(0.0, bound)
 
     def _seconds_since(self, instant: float) -> float:

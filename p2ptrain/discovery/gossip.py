@@ -3,7 +3,8 @@
 Every interval a peer compares its view with that of a random live peer: a summary goes out, records that it lacks and
 the names of those that the other lacks come back, and these follow. A member that came or left is news: it is passed
 on at once to a few peers, who pass it on in turn when it is news to them, so that it reaches everybody in a few steps.
-While a peer has few connections it talks to those whom it is not connected with.
+While a peer has few connections it talks to those whom it is not connected with; once it has enough, mostly to those
+whom it is connected with, and now and then to somebody else, so that views stay mixed.
 """
 
 import asyncio
@@ -14,11 +15,14 @@ from p2ptrain.discovery.messages import MAX_RECORDS, Compare, Compared, Tell, To
 from p2ptrain.discovery.roster import Roster
 from p2ptrain.errors import P2PTrainError, Refused
 from p2ptrain.ids import PeerId
+from p2ptrain.net.pool import ENOUGH_CONNECTIONS
 from p2ptrain.net.transport import Transport
 from p2ptrain.runtime import Runtime
 from p2ptrain.tasks import TaskOwner
 
 GOSSIP_INTERVAL: Final = 10.0  # seconds, give or take a quarter
+CROWD_INTERVAL: Final = 15.0  # the same with a full view: by then each exchange brings many records
+STRANGER_SHARE: Final = 0.1  # of exchanges, with somebody new, once there are enough connections
 HURRY_INTERVAL: Final = 0.2  # seconds between exchanges with strangers
 CALL_TIMEOUT: Final = 5.0  # seconds for an exchange of a few kB
 NEWS_WINDOW: Final = 0.2  # seconds in which news is gathered into one message
@@ -46,8 +50,8 @@ class Gossip:
         self._avoid_until: dict[PeerId, float] = {}
         self._news: dict[PeerId, bytes] = {}  # at most one record per peer of the view
         self._has_news, self._hurry = asyncio.Event(), asyncio.Event()
-        transport.handle(Compare, self._answer_compare)
-        transport.handle(Tell, self._answer_tell)
+        transport.handle_at_once(Compare, self._answer_compare)
+        transport.handle_at_once(Tell, self._answer_tell)
 
     def start(self) -> None:
         self._tasks.spawn("gossip", self._gossip_forever())
@@ -100,7 +104,7 @@ class Gossip:
             await self._transport.call(peer, Tell(records=wanted), Told, timeout=CALL_TIMEOUT)
         return max(len(answer.records), len(wanted))
 
-    async def _answer_compare(self, sender: PeerId, request: Compare, body: bytearray) -> Compared:
+    def _answer_compare(self, sender: PeerId, request: Compare) -> Compared:
         chance = self._runtime.entropy.random
         try:
             lacking, wanted = self._roster.view.compare(request.summary, self._runtime.clock.wall(), chance)
@@ -111,7 +115,7 @@ class Gossip:
             wanted=tuple(chance.sample(wanted, min(len(wanted), MAX_RECORDS))),
         )
 
-    async def _answer_tell(self, sender: PeerId, request: Tell, body: bytearray) -> Told:
+    def _answer_tell(self, sender: PeerId, request: Tell) -> Told:
         self._receive(request.records)
         return Told()
 
@@ -129,14 +133,18 @@ class Gossip:
         if not self._strangers():
             self._hurry.clear()
         try:
-            async with asyncio.timeout(GOSSIP_INTERVAL * chance.uniform(0.75, 1.25)):
+            interval = CROWD_INTERVAL if self._roster.view.is_full else GOSSIP_INTERVAL
+            async with asyncio.timeout(interval * chance.uniform(0.75, 1.25)):
                 await self._hurry.wait()
         except TimeoutError:
             return
 
     def _choose(self) -> PeerId | None:
+        chance = self._runtime.entropy.random
         candidates = self._strangers() or self._approachable()
-        return self._runtime.entropy.random.choice(candidates) if candidates else None
+        if len(self._roster.connected) >= ENOUGH_CONNECTIONS and chance.random() >= STRANGER_SHARE:
+            candidates = [peer for peer in candidates if peer in self._roster.connected] or candidates
+        return chance.choice(candidates) if candidates else None
 
     def _strangers(self) -> list[PeerId]:
         """Return the peers to get connected with first, while connections are few."""

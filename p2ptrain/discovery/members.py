@@ -141,7 +141,9 @@ class Members:
         same_machine = only_loopback(self._own.record.addresses)
         known = {entry.peer: self._roster.view.get(entry.peer) for entry in entries}
         turned = []
-        for entry in self._roster.merge(entries):
+        news = self._roster.merge(entries)
+        without_room = [entry for entry in entries if self._roster.view.get(entry.peer) is None]
+        for entry in [*news, *without_room]:  # who has no room in the view may be called all the same, by the DHT
             if entry.record.reachable is False:
                 self._transport.forget(entry.peer)
             else:
@@ -182,6 +184,7 @@ class Members:
         self.reachability.start()
         self._transport.on_connected(self._connected)
         self._transport.on_disconnected(self._disconnected)
+        self._transport.on_parted(lambda peer: self._settle())
         self._transport.on_record(lambda peer, data: self.receive([data]))
         self._known_peers = [*self._known_peers, *await self._load_known_peers()]
         self._contacts.start(self._known_peers)
@@ -319,19 +322,19 @@ class Members:
         is_alone = not self._roster.connected  # whoever has a fresh record may live, and yet be out of reach
         if is_alone and not self._closed:
             self._contacts.remember(self._seen())
-        self._contacts.refresh(self._roster.connected, alone=is_alone)
+        self._contacts.refresh(self._roster.connected, alone=is_alone, live=self._roster.live)
         if came or left:
             self._gossip.spread([*came, *left])
             for callback in self._callbacks:
                 callback()
 
     def _seen(self) -> list[LinkPeer]:
-        """Return where the peers of the view can be dialled, those too that count as down."""
+        """Return where the peers of the view can be dialled, those too that are down or have left: they may be back."""
         records = [entry.record for entry in self._roster.view]
         return [
             LinkPeer(record.peer, record.addresses[0])
             for record in records
-            if record.addresses and not record.gone and record.reachable is not False
+            if record.addresses and record.reachable is not False
         ]
 
     def _settle_isolation(self) -> None:

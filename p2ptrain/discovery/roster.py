@@ -32,6 +32,8 @@ class Roster:
         self.live: dict[PeerId, MemberRecord] = {}  # by ascending peer id
         self.num_refused = 0  # records that were not believed: counted, never logged one by one
         self._down: dict[PeerId, AgeKey] = {}  # the age of the record that is doubted
+        self._seen: tuple[int, int, set[PeerId]] | None = None  # of what `live` was computed
+        self._num_doubts = 0
 
     def check(self, signed: Iterable[bytes]) -> list[Entry]:
         """Return the records that are not known and can be believed; what cannot is dropped and counted."""
@@ -60,20 +62,34 @@ class Roster:
         entry = self.view.get(peer)
         if entry is not None and peer not in self.connected:
             self._down[peer] = entry.record.age_key
+            self._num_doubts += 1
 
     def forgive(self) -> None:
         """Drop every doubt: it was our own connection that failed."""
         self._down.clear()
+        self._num_doubts += 1
 
     def refresh(self) -> tuple[list[PeerId], list[PeerId]]:
         """Recompute who is alive; return who came and who left since the last time."""
         self.view.expire(self._runtime.clock.wall(), keep=self.connected)
+        seen = self.view.num_changes, self._num_doubts, self.connected
+        if seen == self._seen:
+            return [], []
+        self._seen = seen
         self._down = {peer: age for peer, age in self._down.items() if self.view.get(peer) is not None}
-        before, self.live = self.live, {entry.peer: entry.record for entry in self.view if self._is_alive(entry)}
+        doubts = self._down
+        before, self.live = (
+            self.live,
+            {
+                entry.peer: entry.record
+                for entry in self.view
+                if not entry.record.gone and (not doubts or self._is_beyond_doubt(entry))
+            },
+        )
+        if self.live.keys() == before.keys():
+            return [], []
         return [peer for peer in self.live if peer not in before], [peer for peer in before if peer not in self.live]
 
-    def _is_alive(self, entry: Entry) -> bool:
-        if entry.record.gone:
-            return False
+    def _is_beyond_doubt(self, entry: Entry) -> bool:
         doubted = self._down.get(entry.peer)
         return entry.peer in self.connected or doubted is None or doubted < entry.record.age_key

@@ -7,10 +7,12 @@ floods a view can crowd it but cannot choose whom it forgets. Two peers that com
 entry, and then only the records that the other lacks.
 """
 
+import math
 import random
 import struct
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from p2ptrain.discovery.records import MemberRecord
@@ -26,20 +28,29 @@ MAX_SUMMARY_BYTES: Final = (MAX_MEMBERS + 1) * _LINE.size  # with the writer's o
 AgeKey = tuple[float, int, bool]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Entry:
     """A record together with the signed bytes that prove it to others."""
 
     record: MemberRecord
     signed: bytes
 
-    @property
+    @cached_property
     def peer(self) -> PeerId:
         return self.record.peer
 
-    @property
+    @cached_property
     def tag(self) -> bytes:
         return public_key_of(self.record.peer)[:TAG_BYTES]
+
+    @cached_property
+    def line(self) -> bytes:
+        """What a summary says of it."""
+        return _LINE.pack(self.tag, *self.record.age_key)
+
+    @cached_property
+    def expires_at(self) -> float:
+        return self.record.expires_at
 
     @property
     def rank(self) -> tuple[AgeKey, bytes]:
@@ -58,13 +69,19 @@ class PartialView:
         self._own_peer = own
         self._capacity = capacity
         self._entries: dict[PeerId, Entry] = {}
+        self._order: list[PeerId] | None = []  # ascending; None once somebody came or left
+        self._next_expiry = math.inf  # nothing expires before
+        self.num_changes = 0
+        """Grows with every change."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Entry]:
         """Yield the entries by ascending peer id."""
-        return (self._entries[peer] for peer in sorted(self._entries))
+        if self._order is None:
+            self._order = sorted(self._entries)
+        return map(self._entries.__getitem__, self._order)
 
     def get(self, peer: PeerId) -> Entry | None:
         return self._entries.get(peer)
@@ -85,6 +102,9 @@ class PartialView:
             if entry.peer != self._own_peer and (room >= 0 if known is None else known.rank < entry.rank):
                 self._entries[entry.peer] = entry
                 newer.append(entry)
+                self._order = None if known is None else self._order
+                self._next_expiry = min(self._next_expiry, entry.expires_at)
+                self.num_changes += 1
         while len(self._entries) > self._capacity:
             self._evict(chance, keep)
         return [entry for entry in newer if self._entries.get(entry.peer) is entry]
@@ -93,16 +113,23 @@ class PartialView:
         others = [entry for entry in self if entry.peer not in keep]
         farewells = [entry for entry in others if entry.record.gone]
         del self._entries[chance.choice(farewells or others or list(self)).peer]
+        self._order = None
+        self.num_changes += 1
 
     def expire(self, now: float, keep: Container[PeerId] = ()) -> None:
         """Forget whose record has expired, except for peers in `keep`."""
-        self._entries = {
-            peer: entry for peer, entry in self._entries.items() if entry.record.expires_at > now or peer in keep
-        }
+        if now < self._next_expiry:
+            return
+        before = len(self._entries)
+        self._entries = {peer: entry for peer, entry in self._entries.items() if entry.expires_at > now or peer in keep}
+        self._next_expiry = min((entry.expires_at for entry in self._entries.values()), default=math.inf)
+        if len(self._entries) != before:
+            self._order = None
+            self.num_changes += 1
 
     def summary(self, now: float) -> bytes:
         """Return what is here and has not expired, a few bytes an entry."""
-        return b"".join(_LINE.pack(entry.tag, *entry.record.age_key) for entry in self._fresh(now))
+        return b"".join(entry.line for entry in self._fresh(now))
 
     @property
     def is_full(self) -> bool:
@@ -113,10 +140,13 @@ class PartialView:
 
         Of what is unknown to a full view, on either side, only a few are named.
         """
-        theirs, ours = _read_summary(summary), {entry.tag: entry for entry in self._fresh(now)}
+        lines, ours_by_line = _lines(summary), {entry.line: entry for entry in self._fresh(now)}
+        same = ours_by_line.keys() & lines  # most of it, and of no interest
+        theirs = _read(line for line in lines if line not in same)
+        ours = {entry.tag: entry for line, entry in ours_by_line.items() if line not in same}
         unknown_there = [entry for tag, entry in ours.items() if tag not in theirs]
         unknown_here = [tag for tag in theirs if tag not in ours]
-        if len(theirs) >= MAX_MEMBERS:
+        if len(lines) >= MAX_MEMBERS:
             unknown_there = chance.sample(unknown_there, min(SHUFFLE, len(unknown_there)))
         if self.is_full:
             unknown_here = chance.sample(unknown_here, min(SHUFFLE, len(unknown_here)))
@@ -131,10 +161,15 @@ class PartialView:
 
     def _fresh(self, now: float) -> Iterator[Entry]:
         known = self if self.own is None else (self.own, *self)
-        return (entry for entry in known if entry.record.expires_at > now)
+        return (entry for entry in known if entry.expires_at > now)
 
 
-def _read_summary(summary: bytes) -> dict[bytes, AgeKey]:
-    if len(summary) > MAX_SUMMARY_BYTES or len(summary) % _LINE.size:
-        raise ValueError(f"a summary has whole lines of {_LINE.size} bytes, at most {MAX_SUMMARY_BYTES}")
-    return {tag: (issued_at, sequence, gone) for tag, issued_at, sequence, gone in _LINE.iter_unpack(summary)}
+def _lines(summary: bytes) -> list[bytes]:
+    size = _LINE.size
+    if len(summary) > MAX_SUMMARY_BYTES or len(summary) % size:
+        raise ValueError(f"a summary has whole lines of {size} bytes, at most {MAX_SUMMARY_BYTES}")
+    return [summary[start : start + size] for start in range(0, len(summary), size)]
+
+
+def _read(lines: Iterable[bytes]) -> dict[bytes, AgeKey]:
+    return {tag: (issued_at, sequence, gone) for tag, issued_at, sequence, gone in map(_LINE.unpack, lines)}

@@ -59,7 +59,7 @@ class _Signed:
     @cached_property
     def payload(self) -> bytes:
         """The bytes that are signed."""
-        packed: bytes = msgpack.packb([_plain(getattr(self, name)) for name in _signed_fields(type(self))])
+        packed: bytes = msgpack.packb([_plain(getattr(self, name)) for name in _signed_fields(type(self))])  # type: ignore[arg-type]
         return packed
 
     @cached_property

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from p2ptrain import __version__
-from p2ptrain.errors import IdentityInUseError, IncompatibleError, LinkError, NetworkError, P2PTrainError, Refused
+from p2ptrain.errors import (
+    IdentityInUseError,
+    IncompatibleError,
+    LinkError,
+    NetworkError,
+    NoRoomError,
+    P2PTrainError,
+    Refused,
+)
 from p2ptrain.ids import PeerId, RunId, peer_id_from_public_key, short
 from p2ptrain.net.addresses import AddressBook
 from p2ptrain.net.handlers import MessageHook
@@ -201,19 +209,19 @@ class Connector:
                 dial.cancel()
         if self._pool.best(peer, lane) is not None:
             return None
-        return NetworkError(
-            "; ".join(f"{address}: {dial.result()}" for address, dial in zip(addresses, dials, strict=True))
-        )
+        reasons = [dial.result() for dial in dials]
+        kind = NoRoomError if any(isinstance(reason, NoRoomError) for reason in reasons) else NetworkError
+        return kind("; ".join(f"{address}: {reason}" for address, reason in zip(addresses, reasons, strict=True)))
 
-    async def _dial_later(self, seconds: float, address: Address, lane: Lane, peer: PeerId) -> str:
+    async def _dial_later(self, seconds: float, address: Address, lane: Lane, peer: PeerId) -> P2PTrainError:
         await asyncio.sleep(seconds)
         if not self._pool.make_room():
-            return f"{short(self._own_id)} has no free connection"
+            return NetworkError(f"{short(self._own_id)} has no free connection")
         try:
             await self.dial(address, lane, peer)
         except DIAL_ERRORS as error:
-            return str(error)
-        return "hung up at once"
+            return error
+        return NetworkError("hung up at once")
 
     # Being dialled.
 
@@ -279,7 +287,7 @@ class Connector:
                 raise self._duplicate(peer, older.remote)
             older.end(NetworkError(f"{short(peer)} was started anew"))
         if not self._pool.make_room():
-            raise NetworkError(f"{short(self._own_id)} has no free connection")
+            raise NoRoomError(f"{short(self._own_id)} has no free connection")
 
     def _duplicate(self, peer: PeerId, user: Address) -> IdentityInUseError:
         self._context.events.emit("identity-in-use", peer=peer, address=str(user))

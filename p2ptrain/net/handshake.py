@@ -11,7 +11,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from p2ptrain.errors import IdentityInUseError, IncompatibleError, LinkError, NetworkError, P2PTrainError
+from p2ptrain.errors import (
+    IdentityInUseError,
+    IncompatibleError,
+    LinkError,
+    NetworkError,
+    NoRoomError,
+    P2PTrainError,
+)
 from p2ptrain.ids import RunId, format_run_id
 from p2ptrain.runtime import SecureStream
 from p2ptrain.wire.frames import (
@@ -37,6 +44,7 @@ _CODES: Final[dict[str, type[P2PTrainError]]] = {
     "incompatible": IncompatibleError,
     "wrong-run": LinkError,
     "identity-in-use": IdentityInUseError,
+    "no-room": NoRoomError,
     "refused": NetworkError,
 }
 

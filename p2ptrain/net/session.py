@@ -97,9 +97,7 @@ class Session:
         self._on_end: Callable[[Session], None] = lambda session: None
         self._upkeep: Callable[[Session], Upkeep] = lambda session: Upkeep(PING_INTERVAL, math.inf)
 
-    def start(
-        self, on_end: Callable[["Session"], None], upkeep: Callable[["Session"], Upkeep] | None = None
-    ) -> None:
+    def start(self, on_end: Callable[["Session"], None], upkeep: Callable[["Session"], Upkeep] | None = None) -> None:
         """Begin to read and write; `on_end` is called once, when the connection has ended, `upkeep` now and then."""
         self._on_end = on_end
         self._upkeep = upkeep or self._upkeep

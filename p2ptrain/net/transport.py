@@ -39,7 +39,9 @@ M = TypeVar("M", bound=Message)
 RecordCallback = Callable[[PeerId, bytes], None]
 
 NONCE_BYTES: Final = 16
-SMALL_BODY_BYTES: Final = 32 * 1024  # a body up to this passes on the control connection, in no longer than a piece takes
+SMALL_BODY_BYTES: Final = (
+    32 * 1024
+)  # a body up to this passes on the control connection, in no longer than a piece takes
 CLOSED: Final = "this peer has closed its transport"
 
 

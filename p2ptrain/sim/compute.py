@@ -16,7 +16,6 @@ from typing import Annotated, Any, Final, TypeVar
 from pydantic import Field
 
 from p2ptrain.config import Fraction, Section
-from p2ptrain.sim.process import current_process
 
 Result = TypeVar("Result")
 
@@ -148,9 +147,3 @@ class SimCompute:
             drive.cancel()
         self._drives.clear()
         self.resume()
-
-
-def is_dead() -> bool:
-    """Whether the code that runs belongs to a process that has ended."""
-    process = current_process()
-    return process is not None and not process.alive

@@ -1,7 +1,7 @@
 """Faults as data: what goes wrong in a simulated swarm, when, and to whom.
 
-Each kind is a section of a scenario's [[faults]]; README's table of them is docs/simulation.md. Peers are named by their
-number, from 1 in the order in which they joined, or by what they are when it happens:
+Each kind is a section of a scenario's [[faults]] (docs/scenarios.md has the table). Peers are named by their number, from
+1 in the order in which they joined, or by what they are when it happens:
 
     any         somebody who is alive
     leader      the leader of a round that is open (it waits until there is one)
@@ -212,13 +212,17 @@ class Join(FaultBase):
 
     async def begin(self, swarm: SimSwarm) -> None:
         for _ in range(self.count):
-            swarm.spawn(self._join(swarm))
+            swarm.spawn(self.join(swarm))
 
-    async def _join(self, swarm: SimSwarm) -> None:
+    async def join(self, swarm: SimSwarm) -> None:
+        """Let one of them join, however often it has to try."""
+        name = swarm.new_host()
+        if self.hidden:
+            swarm.world.network.hide(name)
         try:
-            await swarm.join(train=self.train, hidden=self.hidden, step_seconds=self.step_seconds)
+            await swarm.restart(name, train=self.train, step_seconds=self.step_seconds)
         except P2PTrainError:  # noted by the swarm
-            await swarm.bring_back(swarm.host_names[-1], after=5.0)
+            await swarm.bring_back(name, after=5.0)
 
 
 class Start(FaultBase):
@@ -496,7 +500,7 @@ async def _in_open_round(swarm: SimSwarm, what: str) -> list[str]:
 
 async def _newcomer(swarm: SimSwarm) -> str:
     if not swarm.starting:
-        swarm.spawn(Join(kind="join")._join(swarm))
+        swarm.spawn(Join(kind="join").join(swarm))
         while not swarm.starting:
             await asyncio.sleep(LOOK_INTERVAL)
         await asyncio.sleep(LOOK_INTERVAL * swarm.chance.randint(1, 20))  # somewhere between connecting and training

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--late-join-at", type=seconds, metavar="S", help="add one more peer after so much training")
     parser.add_argument(
         "--step-seconds", type=_step_seconds, metavar="S",
-        help='let each inner step take so long: by sleeping, or in virtual time (there default 1; "model": by its size)',
+        help='let each inner step take so long: by sleeping, or in virtual time (there default 15; "model": by its size)',
     )  # fmt: skip
     parser.add_argument(
         "--seed", type=whole(0, 2**31 - 1), metavar="K",

@@ -20,7 +20,7 @@ from p2ptrain.training.task import tensor_specs
 DEFAULT_PEERS: Final = 8
 DEFAULT_HOURS: Final = 1.0
 DEFAULT_NETWORK: Final = "home-internet"
-DEFAULT_STEP_SECONDS: Final = 1.0
+DEFAULT_STEP_SECONDS: Final = 15.0  # about a batch of a model that fits a small GPU; with H = 20, rounds are five minutes apart
 RAISE_WITHIN: Final = 120.0  # virtual seconds in which all peers begin to join
 RESTART_AFTER: Final = 60.0  # virtual seconds that a killed peer stays dead
 

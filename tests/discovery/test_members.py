@@ -380,7 +380,8 @@ def test_peers_return_to_a_restarted_bootstrap_without_a_storm() -> None:
         await host.kill()
         await asyncio.sleep(5.0)
         host = await Peer(world, 0).start()
-        await until(lambda: all(host.id in peer.transport.connected() for peer in peers), 60.0)
+        assert not any(host.id in peer.members.trainers() for peer in peers)
+        await until(lambda: all(host.id in peer.members.trainers() for peer in peers), 60.0)
         restarted = [second for second in attempts.elements() if second >= min(attempts) + 5]
         assert len(restarted) < 3 * count
 

@@ -6,6 +6,7 @@ import pytest
 
 from p2ptrain.config import load_run_config
 from p2ptrain.errors import ConfigError
+from p2ptrain.sim.faults import KINDS
 from p2ptrain.sim.scenario import Expect, Outcome, Scenario, judge, load_scenario, run_scenario
 
 HEAD = 'name = "mine"\npeers = 4\n'
@@ -65,6 +66,15 @@ def test_changes_and_the_stand_in_leave_the_rest_as_it_was() -> None:
     own = load_run_config("pycode")
     assert config.model.kind == "quadratic" and config.rounds.quorum == 3
     assert config.codec == own.codec and config.rounds.inner_steps == own.rounds.inner_steps
+
+
+def test_the_guide_names_every_kind_and_its_example_can_be_played(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text()
+    example = tmp_path / "example.toml"
+    example.write_text(text.split("```toml\n")[1].split("```")[0])
+    assert load_scenario(example).expect.alive_at_least == 6
+    assert [kind for kind in KINDS if f"`{kind}`" not in text] == []
+    assert [key for key in Expect.model_fields if f"`{key}`" not in text] == []
 
 
 def test_every_expectation_can_fail() -> None:
