@@ -28,5 +28,5 @@ def is_far_from_turn(
     of_strangers = min(head.committed_at - ledger.created_at, STRANGER_INTERVALS * interval)
     before = [ledger_before.entries.get(member) for member in head.contributors]
     waits = [of_strangers if one is None else head.committed_at - one.merged_at for one in before]
-    by_next_commit = head.committed_at - entry.merged_at + interval
-    return by_next_commit < NEAR_TURN * median_low(waits)
+    soon = head.committed_at - entry.merged_at + 2 * interval
+    return soon < NEAR_TURN * median_low(waits)

@@ -59,6 +59,7 @@ def only_loopback(addresses: Iterable[Address]) -> bool:
     return all(is_loopback(address.host) for address in addresses)
 
 
+@lru_cache(maxsize=4096)
 def is_loopback(host: str) -> bool:
     """Return whether a host means "this machine" on every machine."""
     try:

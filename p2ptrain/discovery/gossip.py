@@ -21,7 +21,8 @@ from p2ptrain.runtime import Runtime
 from p2ptrain.tasks import TaskOwner
 
 GOSSIP_INTERVAL: Final = 10.0  # seconds, give or take a quarter
-CROWD_INTERVAL: Final = 15.0  # the same with a full view: by then each exchange brings many records
+MAX_INTERVAL: Final = 20.0  # the same with a full view: by then each exchange brings many records
+INTERVAL_PER_MEMBER: Final = 0.2  # seconds: between the two
 STRANGER_SHARE: Final = 0.1  # of exchanges, with somebody new, once there are enough connections
 HURRY_INTERVAL: Final = 0.2  # seconds between exchanges with strangers
 CALL_TIMEOUT: Final = 5.0  # seconds for an exchange of a few kB
@@ -133,11 +134,14 @@ class Gossip:
         if not self._strangers():
             self._hurry.clear()
         try:
-            interval = CROWD_INTERVAL if self._roster.view.is_full else GOSSIP_INTERVAL
-            async with asyncio.timeout(interval * chance.uniform(0.75, 1.25)):
+            async with asyncio.timeout(self._interval * chance.uniform(0.75, 1.25)):
                 await self._hurry.wait()
         except TimeoutError:
             return
+
+    @property
+    def _interval(self) -> float:
+        return min(max(GOSSIP_INTERVAL, INTERVAL_PER_MEMBER * len(self._roster.live)), MAX_INTERVAL)
 
     def _choose(self) -> PeerId | None:
         chance = self._runtime.entropy.random

@@ -134,6 +134,10 @@ class Members:
 
     def receive(self, signed: Iterable[bytes]) -> None:
         """Take in signed records from anywhere: gossip, greetings, the DHT."""
+        self.believe(signed)
+
+    def believe(self, signed: Iterable[bytes]) -> list[Entry]:
+        """Take in signed records; return those that can be believed and that the view did not have."""
         entries = self._roster.check(signed)
         for entry in entries:
             if entry.peer == self._transport.peer_id and not self._closed and self._own.outbid(entry.record):
@@ -155,6 +159,7 @@ class Members:
         self._settle()
         if turned:
             self._gossip.spread(turned)
+        return entries
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back whenever somebody came or left."""

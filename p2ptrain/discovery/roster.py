@@ -38,10 +38,9 @@ class Roster:
     def check(self, signed: Iterable[bytes]) -> list[Entry]:
         """Return the records that are not known and can be believed; what cannot is dropped and counted."""
         now = self._runtime.clock.wall()
-        known = self.view.signed_records()
         entries = []
         for data in signed:
-            if data in known:
+            if self.view.has(data):
                 continue
             try:
                 record = MemberRecord.from_bytes(
@@ -55,7 +54,13 @@ class Roster:
 
     def merge(self, entries: Iterable[Entry]) -> list[Entry]:
         """Take checked records into the view; return the ones that are news."""
-        return self.view.merge(entries, self._runtime.entropy.random, keep=self.connected)
+        news = self.view.merge(entries, self._runtime.entropy.random, keep=self.connected)
+        for entry in news:
+            if entry.peer in self.live:  # what `refresh` need not find out
+                self.live[entry.peer] = entry.record
+            if entry.peer in self._down:
+                self._num_doubts += 1
+        return news
 
     def doubt(self, peer: PeerId) -> None:
         """Count a peer as down unless it is connected."""

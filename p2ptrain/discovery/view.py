@@ -69,10 +69,12 @@ class PartialView:
         self._own_peer = own
         self._capacity = capacity
         self._entries: dict[PeerId, Entry] = {}
+        self._lines: dict[PeerId, bytes] = {}  # of a summary
+        self._signed: set[bytes] = set()
         self._order: list[PeerId] | None = []  # ascending; None once somebody came or left
         self._next_expiry = math.inf  # nothing expires before
         self.num_changes = 0
-        """Grows with every change."""
+        """Grows whenever somebody comes or leaves."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -86,9 +88,9 @@ class PartialView:
     def get(self, peer: PeerId) -> Entry | None:
         return self._entries.get(peer)
 
-    def signed_records(self) -> set[bytes]:
-        """Return the records as they were signed, to look up what is known already."""
-        return {entry.signed for entry in self._entries.values()}
+    def has(self, signed: bytes) -> bool:
+        """Return whether a record is here, by the bytes that were signed."""
+        return signed in self._signed
 
     def merge(self, entries: Iterable[Entry], chance: random.Random, keep: Container[PeerId] = ()) -> list[Entry]:
         """Take in what is newer than what is here; return the entries that were and that found room.
@@ -100,11 +102,8 @@ class PartialView:
             known = self._entries.get(entry.peer)
             room -= known is None
             if entry.peer != self._own_peer and (room >= 0 if known is None else known.rank < entry.rank):
-                self._entries[entry.peer] = entry
+                self._put(entry, known)
                 newer.append(entry)
-                self._order = None if known is None else self._order
-                self._next_expiry = min(self._next_expiry, entry.expires_at)
-                self.num_changes += 1
         while len(self._entries) > self._capacity:
             self._evict(chance, keep)
         return [entry for entry in newer if self._entries.get(entry.peer) is entry]
@@ -112,7 +111,22 @@ class PartialView:
     def _evict(self, chance: random.Random, keep: Container[PeerId]) -> None:
         others = [entry for entry in self if entry.peer not in keep]
         farewells = [entry for entry in others if entry.record.gone]
-        del self._entries[chance.choice(farewells or others or list(self)).peer]
+        self._drop(chance.choice(farewells or others or list(self)))
+
+    def _put(self, entry: Entry, known: Entry | None) -> None:
+        peer = entry.peer
+        self._entries[peer], self._lines[peer] = entry, entry.line
+        self._signed.add(entry.signed)
+        self._next_expiry = min(self._next_expiry, entry.expires_at)
+        if known is not None:
+            self._signed.discard(known.signed)
+        if known is None or known.record.gone != entry.record.gone:
+            self._order = None
+            self.num_changes += 1
+
+    def _drop(self, entry: Entry) -> None:
+        del self._entries[entry.peer], self._lines[entry.peer]
+        self._signed.discard(entry.signed)
         self._order = None
         self.num_changes += 1
 
@@ -120,16 +134,16 @@ class PartialView:
         """Forget whose record has expired, except for peers in `keep`."""
         if now < self._next_expiry:
             return
-        before = len(self._entries)
-        self._entries = {peer: entry for peer, entry in self._entries.items() if entry.expires_at > now or peer in keep}
+        for entry in list(self._entries.values()):
+            if entry.expires_at <= now and entry.peer not in keep:
+                self._drop(entry)
         self._next_expiry = min((entry.expires_at for entry in self._entries.values()), default=math.inf)
-        if len(self._entries) != before:
-            self._order = None
-            self.num_changes += 1
 
     def summary(self, now: float) -> bytes:
         """Return what is here and has not expired, a few bytes an entry."""
-        return b"".join(entry.line for entry in self._fresh(now))
+        if now >= self._next_expiry:
+            return b"".join(entry.line for entry in self._fresh(now))
+        return b"".join([self.own.line if self.own is not None else b"", *self._lines.values()])
 
     @property
     def is_full(self) -> bool:
@@ -140,10 +154,15 @@ class PartialView:
 
         Of what is unknown to a full view, on either side, only a few are named.
         """
-        lines, ours_by_line = _lines(summary), {entry.line: entry for entry in self._fresh(now)}
-        same = ours_by_line.keys() & lines  # most of it, and of no interest
-        theirs = _read(line for line in lines if line not in same)
-        ours = {entry.tag: entry for line, entry in ours_by_line.items() if line not in same}
+        lines = _lines(summary)
+        theirs_by_line, ours_by_line = dict.fromkeys(lines), dict(zip(self._lines.values(), self._lines, strict=True))
+        theirs = _read(line for line in lines if line not in ours_by_line)  # most lines are the same, and nothing new
+        differing = [self._entries[peer] for line, peer in ours_by_line.items() if line not in theirs_by_line]
+        if self.own is not None:
+            differing.insert(0, self.own)
+            if self.own.line in theirs_by_line:
+                del theirs[self.own.tag], differing[0]
+        ours = {entry.tag: entry for entry in differing if entry.expires_at > now}
         unknown_there = [entry for tag, entry in ours.items() if tag not in theirs]
         unknown_here = [tag for tag in theirs if tag not in ours]
         if len(lines) >= MAX_MEMBERS:

@@ -63,11 +63,12 @@ class Liar:
     def begin(self, lie: str) -> None:
         """Begin to lie; what has to be announced goes out as if it had just been adopted."""
         fragment = self._chance.randrange(len(self._peer.chains.followers))
-        {
+        lies: dict[str, Callable[[], None]] = {
             "bytes": self._alter_bytes, "replay": self._send_again, "state": lambda: self._announce_child(fragment, true_state=False),
             "twice": lambda: self._announce_child(fragment, true_state=True), "nowhere": lambda: self._come_from_nowhere(fragment),
             "work": lambda: self._claim_endless_work(fragment),
-        }[lie]()  # fmt: skip
+        }  # fmt: skip
+        lies[lie]()
 
     def stop(self) -> None:
         """Be honest again."""
@@ -103,7 +104,8 @@ class Liar:
             self._repeat(member)
 
     def _repeat(self, member: Member) -> None:
-        honest, sent = member._encode, []
+        honest = member._encode
+        sent: list[tuple[Envelope, bytes]] = []
 
         def encode(hand_over: HandOver, head: Commit) -> tuple[Envelope, bytes]:
             if not sent:

@@ -94,6 +94,9 @@ class Scenario(Section):
     """Whether all begin at the same instant, instead of one after the other."""
     seconds_between_starts: Annotated[float, Field(gt=0.0, le=3600.0)] | None = None
     """Peers begin so far apart, whether those before have arrived or not."""
+    counts_from_first_step: bool = False
+    """Whether the minutes count from the first inner step of anybody, as those of real processes do, not from when all
+    have joined."""
     bootstrap_trains: bool = True
     directory: bool = False
     """Whether peers take part in the DHT."""
@@ -184,10 +187,13 @@ async def run_scenario(
     loop, outcome = asyncio.get_running_loop(), Outcome()
     await _raise(scenario, swarm)
     stood_at = loop.time()
-    until = stood_at + 60.0 * scenario.minutes
+    began_at = stood_at
+    if scenario.counts_from_first_step and swarm.first_trained_at is not None:
+        began_at = swarm.first_trained_at
+    until = max(stood_at + TICK, began_at + 60.0 * scenario.minutes)
     churn = _begin_churn(scenario, swarm)
     faults = [swarm.spawn(_at(stood_at, fault, swarm)) for fault in scenario.faults]
-    agreeing = swarm.spawn(_agree(swarm, faults, churn, stood_at, scenario))
+    agreeing = swarm.spawn(_agree(swarm, faults, churn, stood_at, until, scenario))
     while loop.time() < until:
         await asyncio.sleep(min(TICK, until - loop.time()))
         on_tick(min(1.0, (loop.time() - stood_at) / (until - stood_at)))
@@ -258,14 +264,19 @@ async def _at(stood_at: float, fault: FaultBase, swarm: SimSwarm) -> float:
 
 
 async def _agree(
-    swarm: SimSwarm, faults: Sequence[asyncio.Task[float]], churn: Churn | None, stood_at: float, scenario: Scenario
+    swarm: SimSwarm,
+    faults: Sequence[asyncio.Task[float]],
+    churn: Churn | None,
+    stood_at: float,
+    until: float,
+    scenario: Scenario,
 ) -> float | None:
     """Return how long after the last fault all live peers had one head of every fragment."""
     loop = asyncio.get_running_loop()
     over_at = max([stood_at, *(await asyncio.gather(*faults))])
     if churn is not None and scenario.churn is not None:
         minutes = scenario.churn.until_minutes
-        over_at = max(over_at, stood_at + 60.0 * (scenario.minutes if minutes is None else minutes))
+        over_at = max(over_at, until if minutes is None else stood_at + 60.0 * minutes)
     await asyncio.sleep(max(0.0, over_at - loop.time()))
     try:
         await swarm.until(lambda: bool(swarm.peers) and swarm.heads_agree(), AGREE_PATIENCE, every=0.5)

@@ -85,6 +85,8 @@ class SimSwarm:
         self.history = History(self._live_peers)
         self.on_message: Hook = lambda host, direction, method: None
         """Told of every request that a peer sends or handles, before it does."""
+        self.on_call: Callable[[str, str, str, PeerId], None] = lambda host, direction, method, other: None
+        """Told of the same, and who is at the other end."""
         self.on_event: Callable[[str, Event], None] = lambda host, event: None
         """Told of every event of every peer, when it happens."""
         self.on_life: Callable[[str, str], None] = lambda host, what: None
@@ -99,6 +101,8 @@ class SimSwarm:
         """Where machines that are made from now on stand, and what they are; None: on a plain network."""
         self._identities: dict[str, Identity] = {}
         self._is_trainer: dict[str, bool] = {}
+        self.first_trained_at: float | None = None
+        """Virtual second at which anybody was the first to have made an inner step."""
         self._trains_since: dict[str, float] = {}
         self._tokens_per_step = 0.0  # as learners say: it is the task's own
         self._open_rounds: dict[tuple[str, int], list[PeerId]] = {}  # by leader's host and fragment: who was called
@@ -313,7 +317,7 @@ class SimSwarm:
 
     async def _started(self, name: str, peer: Peer) -> Peer:
         self.hosts[peer.peer_id] = name
-        peer.transport.on_message(lambda direction, method, _other: self._pass_on(name, direction, method))
+        peer.transport.on_message(lambda direction, method, other: self._pass_on(name, direction, method, other))
         await peer.start()
         return peer
 
@@ -372,7 +376,8 @@ class SimSwarm:
         """Whether a process runs on a host: taking part, on its way in, or on its way out."""
         return name in self.peers or name in self.starting or name in self.leaving
 
-    def _pass_on(self, name: str, direction: str, method: str) -> None:
+    def _pass_on(self, name: str, direction: str, method: str, other: PeerId) -> None:
+        self.on_call(name, direction, method, other)
         self.on_message(name, direction, method)
         for hook in list(self.hooks):
             hook(name, direction, method)
@@ -390,7 +395,8 @@ class SimSwarm:
         elif event.kind == "progress" and fields["inner_steps"]:
             self._tokens_per_step = fields["tokens"] / fields["inner_steps"]
         elif event.kind == "training":
-            self._trains_since[name] = asyncio.get_running_loop().time()
+            self._trains_since[name] = now = asyncio.get_running_loop().time()
+            self.first_trained_at = now if self.first_trained_at is None else self.first_trained_at
         self.on_event(name, event)
 
     # What can be seen of the swarm
@@ -502,7 +508,8 @@ class SimSwarm:
         for peer in self.peers.values():
             peer.drain()
         timeout = self._patience(1) if timeout is None else timeout
-        await self.until(lambda: not self._pending() and self.heads_agree(), timeout)
+        every = 0.05 if len(self.peers) <= 32 else 0.5  # a look at a crowd takes a while
+        await self.until(lambda: not self._is_pending() and self.heads_agree(), timeout, every)
         await asyncio.sleep(max(1.0, self.step_seconds))
         for peer in self.peers.values():
             self.checkers.check_books(peer)
@@ -510,8 +517,15 @@ class SimSwarm:
     def _patience(self, num_rounds: int) -> float:
         return max(SETTLE_TIMEOUT, 4.0 * (num_rounds + 1) * self.interval)
 
-    def _pending(self) -> int:
-        return sum(tally.pending for peer in self.peers.values() if peer.learner for tally in peer.learner.tallies())
+    def _is_pending(self) -> bool:
+        """Whether anybody has unmerged work; who came back in the middle of the drain is drained, too."""
+        learners = []
+        for peer in self.peers.values():
+            if peer.learner is not None:
+                if not peer.learner.is_paused:
+                    peer.drain()
+                learners.append(peer.learner)
+        return any(account.pending_steps for learner in learners for account in learner.accounts)
 
 
 def _dialable(profile: "HostProfile") -> "HostProfile":

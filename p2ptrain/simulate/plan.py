@@ -13,14 +13,16 @@ from p2ptrain.sim.churn import ChurnConfig
 from p2ptrain.sim.compute import REFERENCE, step_seconds_of
 from p2ptrain.sim.faults import Fault, Join, Kill, Who
 from p2ptrain.sim.profiles import NetworkProfile, load_network_profile
-from p2ptrain.sim.scenario import Scenario, load_scenario
+from p2ptrain.sim.scenario import Expect, Scenario, load_scenario
 from p2ptrain.simulate.options import MAX_TORCH_PEERS, VirtualOptions
 from p2ptrain.training.task import tensor_specs
 
 DEFAULT_PEERS: Final = 8
 DEFAULT_HOURS: Final = 1.0
 DEFAULT_NETWORK: Final = "home-internet"
-DEFAULT_STEP_SECONDS: Final = 15.0  # about a batch of a model that fits a small GPU; with H = 20, rounds are five minutes apart
+DEFAULT_STEP_SECONDS: Final = (
+    15.0  # about a batch of a model that fits a small GPU; with H = 20, rounds are five minutes apart
+)
 RAISE_WITHIN: Final = 120.0  # virtual seconds in which all peers begin to join
 RESTART_AFTER: Final = 60.0  # virtual seconds that a killed peer stays dead
 
@@ -67,7 +69,7 @@ def _from_options(options: VirtualOptions) -> Scenario:
     return Scenario(
         name="command-line", network=options.network or DEFAULT_NETWORK, peers=options.num_peers or DEFAULT_PEERS,
         minutes=60.0 * (DEFAULT_HOURS if options.hours is None else options.hours), seed=options.seed or 0,
-        step_seconds=DEFAULT_STEP_SECONDS,
+        step_seconds=DEFAULT_STEP_SECONDS, counts_from_first_step=True, expect=Expect(heads_agree_within_seconds=None),
         seconds_between_starts=min(1.0, RAISE_WITHIN / (options.num_peers or DEFAULT_PEERS)),
     )  # fmt: skip
 

@@ -84,12 +84,14 @@ class ThinLife(Life):
 class Recorder:
     """Listens to a swarm from its first start to its end."""
 
-    def __init__(self, swarm: SimSwarm, *, curve_interval: float = 1.0) -> None:
+    def __init__(self, swarm: SimSwarm, *, curve_interval: float = 1.0, keeps_validations: bool = False) -> None:
+        """`keeps_validations`: whether the swarm's own list of events is to have them, for a scenario that looks there."""
         self.lives: list[ThinLife] = []
         self.draws = Draws()
         self.num_events: Counter[str] = Counter()
         """All events by kind, kept or not."""
         self._swarm, self._curve_interval = swarm, curve_interval
+        self._kinds: set[str] = set()
         self._open: dict[str, int] = {}  # host -> index of the life that goes on there
         self._numbers: dict[str, int] = {}
         self._tokens: dict[str, dict[str, int]] = {}  # by commit: one dict for all that adopted it
@@ -98,7 +100,8 @@ class Recorder:
         self._is_closed = False
         swarm.on_life = self._life
         swarm.on_event = self._event
-        swarm.keeps_event = lambda event: event.kind == "task-failed"
+        swarm.keeps_event = self._is_for_the_swarm
+        self._keeps_validations = keeps_validations
 
     def stop(self) -> None:
         """Training is over: what comes now is the drain."""
@@ -108,6 +111,12 @@ class Recorder:
     def close(self) -> None:
         """What happens from now on is the end of the simulation, not of a peer."""
         self._is_closed = True
+
+    def _is_for_the_swarm(self, event: Event) -> bool:
+        """Keep there what ends the simulation, and the first of each kind, which tells that it occurred."""
+        is_first = event.kind not in self._kinds
+        self._kinds.add(event.kind)
+        return is_first or event.kind == "task-failed" or (event.kind == "validation" and self._keeps_validations)
 
     def _now(self) -> float:
         return WALL_START + self._swarm.now

@@ -90,7 +90,10 @@ class VirtualSimulation:
         )  # fmt: skip
         apart: dict[str, Any] = _intervals(scenario.peers, plan.seconds)
         self.swarm.make_options = partial(self.swarm.make_options, make_training=SharedTraining(plan.data), **apart)
-        self.recorder = Recorder(self.swarm, curve_interval=plan.seconds / NUM_LOOKS)
+        self.recorder = Recorder(
+            self.swarm, curve_interval=plan.seconds / NUM_LOOKS,
+            keeps_validations=scenario.expect.loss_falls_to is not None,
+        )  # fmt: skip
         self.series = LiveSeries(self.swarm)
         self.outcome: Outcome | None = None
         self.stopped_at = 0.0

@@ -29,7 +29,7 @@ class VirtualView:
         self._console, self._clock = console, clock
         self._began_at = clock.monotonic()
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-        self._next_at = self._began_at
+        self._next_at = self._began_at + (LINE_INTERVAL if self._live is None else 0.0)
         self._fraction = 0.0
         self._stood: tuple[float, float] | None = None  # real instant and fraction when the swarm stood
         self._virtual = 0.0

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from p2ptrain.events import Event
 from p2ptrain.simulate.lives import End, Life
-from p2ptrain.simulate.progress import SimulationView, doing, plain_line, table, verdict
+from p2ptrain.simulate.progress import SimulationView, doing, plain_line, sizes, table, verdict
 
 
 class StoppedClock:
@@ -83,11 +83,17 @@ def test_the_verdict_says_why_there_is_no_agreement() -> None:
     summary = {
         "tokens_trained": 1000, "tokens_merged": 800, "tokens_pending": 100, "tokens_dropped": {"killed": 100}, "seconds": 60.0,
         "contributors_per_round": {"2": 5, "3": 7}, "rounds_committed": 12, "rounds_aborted": 1, "forks": 0, "reorgs": 0,
-        "utilisation": 0.95, "participation": 0.9, "goodput": 0.8, "validation_loss_first": 5.5, "validation_loss_last": None,
-        "anchors_agree": False, "anchors_compared": 4, "disagreements": ["peer 3 was not there at the end"], "peers": [],
+        "utilisation": 0.95, "participation": 0.9, "participation_of_limit": 0.95, "goodput": 0.8, "validation_loss_first": 5.5, "validation_loss_last": None,
+        "anchors_agree": False, "num_reports": 2, "anchors_compared": 4, "disagreements": ["peer 3 was not there at the end"], "peers": [],
     }  # fmt: skip
     lines = verdict(summary)
     assert "dropped: 100 killed" in lines[0]
     assert "2: 5, 3: 7" in lines[1]
+    assert lines[2] == "utilisation 95%, participation 90% (95% of what a leader takes), goodput 80%"
     assert lines[3] == "validation loss 5.500 (genesis) to – (anchors)"
     assert lines[-1] == "NOT AGREED: peer 3 was not there at the end"
+
+
+def test_rounds_of_many_sizes_are_summed_up() -> None:
+    assert sizes({}) == "none"
+    assert sizes({str(number): number for number in range(1, 15)}) == "1 to 14, median 10"

@@ -89,11 +89,11 @@ class Sessions:
             self._neighbourhood.on_request(sender)
         request.ClearField("peer")  # hivemind would add the sender to its table without having asked it anything
         context = P2PContext(handle_name=call.rpc, local_id=self.peer_id, remote_id=PeerID(peer_id_bytes(sender)))
-        with self._surroundings.entered():
+        with self._surroundings.entered():  # also for the values, whose containers drop what has expired
             response = await answerer(request, context)
+            found = take_values_out(response) if isinstance(response, dht_pb2.FindResponse) else []
         if not isinstance(response, dht_pb2.FindResponse):
             return KademliaAnswer(payload=response.SerializeToString())
-        found = take_values_out(response)
         record_of = self._neighbourhood.record_of
         neighbours = keep_neighbours(response, lambda peer: peer != sender and record_of(peer) is not None)
         records = [record for peer in neighbours if (record := record_of(peer)) is not None]
