@@ -38,7 +38,14 @@ def main() -> int:
     parser.add_argument("--step-seconds", type=float, default=0.1)
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
-    common = ["--peers", str(options.peers), "--seconds", str(options.seconds), "--step-seconds", str(options.step_seconds)]
+    common = [
+        "--peers",
+        str(options.peers),
+        "--seconds",
+        str(options.seconds),
+        "--step-seconds",
+        str(options.step_seconds),
+    ]
     virtual = ["--virtual", "--network", "datacenter", "--no-churn", "--dht"]
     runs: dict[str, list[dict[str, Any]]] = {"real": [], "virtual": []}
     with tempfile.TemporaryDirectory(prefix="p2ptrain-twin-") as folder:
@@ -46,16 +53,20 @@ def main() -> int:
             runs["real"].append(simulate(Path(folder, f"real-{number}"), common))
             seeded = [*common, *virtual, "--seed", str(number)]
             runs["virtual"].append(simulate(Path(folder, f"virtual-{number}"), seeded))
-    print(f"{options.peers} peers, {options.seconds:g} s, steps of {options.step_seconds:g} s; each run {options.repeat} times")
-    print(f"{'':18}{'real':>28}{'virtual':>28}{'median differs by':>20}")
+    print(
+        f"{options.peers} peers, {options.seconds:g} s, steps of {options.step_seconds:g} s; each run {options.repeat} times"
+    )
+    print(f"{'':18}{'real':>34}{'virtual':>34}{'median differs by':>20}")
     worst = 0.0
     for name in MEASURES:
         values = {kind: sorted(one[name] for one in summaries) for kind, summaries in runs.items()}
         real, twin = median(values["real"]), median(values["virtual"])
         differs = abs(twin - real) / real if real else float("inf")
         worst = max(worst, differs) if name in COMPARED else worst
-        cells = [" ".join(f"{value:,.4g}" if value < 10 else f"{value:,.0f}" for value in values[kind]) for kind in values]
-        print(f"{name:18}{cells[0]:>28}{cells[1]:>28}{differs:>19.1%} {'' if name in COMPARED else '(not asked for)'}")
+        cells = [
+            " ".join(f"{value:,.4g}" if value < 10 else f"{value:,.0f}" for value in values[kind]) for kind in values
+        ]
+        print(f"{name:18}{cells[0]:>34}{cells[1]:>34}{differs:>19.1%} {'' if name in COMPARED else '(not asked for)'}")
     print(f"largest difference in {', '.join(COMPARED)}: {worst:.1%}; wanted: at most {WANTED:.0%}")
     return 0 if worst <= WANTED else 1
 

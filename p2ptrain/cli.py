@@ -370,7 +370,9 @@ def _command(
 def _add_peer_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peer-config", metavar="PEER", help="a name in peers/ or a path to a .toml file")
     parser.add_argument(
-        "--listen", metavar="HOST:PORT", help="where to accept peers (default 0.0.0.0:0: the port of last time, or any free one)"
+        "--listen",
+        metavar="HOST:PORT",
+        help="where to accept peers (default 0.0.0.0:0: the port of last time, or any free one)",
     )
     parser.add_argument(
         "--announce", metavar="HOST:PORT", action="append", help="where others can dial this machine; may be repeated"

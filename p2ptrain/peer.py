@@ -149,9 +149,7 @@ class Peer:
         run = runtime.compute.run
         training = await run(options.prepare, config, None)
         layout = make_layout(training.task.shapes(), config.fragments.count)
-        saved = (
-            [] if options.new_swarm else await run(hosted_runs, runtime.storage, options.pure or Pure.of_one_peer())
-        )
+        saved = [] if options.new_swarm else await run(hosted_runs, runtime.storage, options.pure or Pure.of_one_peer())
         manifest = next((one for one in saved if one.owner == identity.peer_id and one.config == config), None)
         states: list[FragmentState] = []
         if manifest is None:

@@ -8,12 +8,10 @@ long as the record itself says.
 
 import asyncio
 import hashlib
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from p2ptrain.discovery.members import Members
 from p2ptrain.discovery.records import HeadRecord, MemberRecord
-from p2ptrain.discovery.view import Entry
 from p2ptrain.events import Events
 from p2ptrain.ids import PeerId, RunId, public_key_of
 from p2ptrain.net.identity import Identity
@@ -30,7 +28,6 @@ PUBLISH_INTERVAL: Final = 240.0  # seconds, give or take a quarter: twice in a r
 MIN_PUBLISH_INTERVAL: Final = 30.0  # seconds, when holders are lost
 FIRST_PUBLISH_WINDOW: Final = 5.0  # seconds over which peers that start together spread
 LEAVE_TIMEOUT: Final = 1.0
-MAX_STRANGERS: Final = 256  # whose records are kept for the DHT alone: more than a routing table holds
 
 
 class Directory:
@@ -43,8 +40,7 @@ class Directory:
         self._identity, self._members = identity, members
         self._tasks = TaskOwner(events)
         self._heads: dict[int, HeadRecord] = {}
-        self._known: dict[PeerId, Entry] = {}  # who is alive in the view
-        self._strangers: dict[PeerId, Entry] = {}  # of whom the view does not know, or does not any more
+        self._known: set[PeerId] = set()
         self._holder_lost = asyncio.Event()
         self._table: Kademlia | None = None
 
@@ -57,7 +53,7 @@ class Directory:
             events=self._events,
             check=EntryCheck(self._transport.run_id, self._runtime.clock),
             record_of=self._record_of,
-            receive=self._receive,
+            receive=self._members.receive,
         )
         await self._table.start()
         self._members.on_change(self._follow_members)
@@ -130,43 +126,21 @@ class Directory:
                 continue
 
     def _follow_members(self) -> None:
-        """Meet whoever came, forget whoever left. Who only had to make room in the view stays."""
+        """Meet whoever came, forget whoever left."""
         if self._table is None:
             return
-        live = self._members.live()
-        signed = {record.peer: self._members.signed_record(record.peer) for record in live}
-        before = self._known
-        self._known = {record.peer: Entry(record, data) for record in live if (data := signed[record.peer]) is not None}
-        for peer in sorted(self._known.keys() - before.keys()):
-            self._strangers.pop(peer, None)
+        live = {record.peer for record in self._members.live()}
+        for peer in sorted(live - self._known):
             self._tasks.spawn("meet a DHT node", self._table.meet(peer))
-        for peer in sorted(before.keys() - self._known.keys()):
-            if self._members.signed_record(peer) is None and before[peer].record.expires_at > self._runtime.clock.wall():
-                self._remember(before[peer])
-                continue
+        for peer in sorted(self._known - live):
             if self._table.is_holder(self._own_key(), peer):
                 self._holder_lost.set()
             self._table.forget(peer)
-
-    def _receive(self, signed: Iterable[bytes]) -> None:
-        """Take in the records that came with an answer, also those for which the view has no room."""
-        for entry in self._members.believe(signed):
-            if entry.peer not in self._known and not entry.record.gone:
-                self._remember(entry)
-
-    def _remember(self, entry: Entry) -> None:
-        self._strangers.pop(entry.peer, None)
-        self._strangers[entry.peer] = entry
-        if len(self._strangers) > MAX_STRANGERS:
-            del self._strangers[next(iter(self._strangers))]
+        self._known = live
 
     def _record_of(self, peer: PeerId) -> bytes | None:
-        """Return the signed record of a peer that is alive, as far as we know: nobody else is worth naming to others."""
-        if peer in self._known:
-            return self._members.signed_record(peer)
-        stranger = self._strangers.get(peer)
-        is_fresh = stranger is not None and stranger.record.expires_at > self._runtime.clock.wall()
-        return stranger.signed if stranger is not None and is_fresh else None
+        """Return the signed record of a peer that is alive: nobody else is worth naming to others."""
+        return self._members.signed_record(peer) if peer in self._known else None
 
     def _own_key(self) -> bytes:
         return member_key(self._transport.run_id, bucket_of(self._transport.peer_id))

@@ -134,10 +134,6 @@ class Members:
 
     def receive(self, signed: Iterable[bytes]) -> None:
         """Take in signed records from anywhere: gossip, greetings, the DHT."""
-        self.believe(signed)
-
-    def believe(self, signed: Iterable[bytes]) -> list[Entry]:
-        """Take in signed records; return those that can be believed and that the view did not have."""
         entries = self._roster.check(signed)
         for entry in entries:
             if entry.peer == self._transport.peer_id and not self._closed and self._own.outbid(entry.record):
@@ -145,9 +141,7 @@ class Members:
         same_machine = only_loopback(self._own.record.addresses)
         known = {entry.peer: self._roster.view.get(entry.peer) for entry in entries}
         turned = []
-        news = self._roster.merge(entries)
-        without_room = [entry for entry in entries if self._roster.view.get(entry.peer) is None]
-        for entry in [*news, *without_room]:  # who has no room in the view may be called all the same, by the DHT
+        for entry in self._roster.merge(entries):
             if entry.record.reachable is False:
                 self._transport.forget(entry.peer)
             else:
@@ -159,7 +153,6 @@ class Members:
         self._settle()
         if turned:
             self._gossip.spread(turned)
-        return entries
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back whenever somebody came or left."""

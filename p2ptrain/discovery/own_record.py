@@ -1,6 +1,7 @@
 """What this peer says about itself: always newer than anything it ever said.
 
-Instants grow with every record, even when the clock steps back. A record of our own key that comes back from the
+Instants grow with every record, even when the clock steps back, except when it was so far ahead that nobody believed
+us: a machine that starts with a wrong clock is heard as soon as that is set right. A record of our own key that comes back from the
 swarm and is newer than ours (from before a restart, with a faster clock) is outbid by a newer one.
 """
 
@@ -8,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from p2ptrain.discovery.records import MAX_LIFETIME, MemberRecord
+from p2ptrain.discovery.records import MAX_CLOCK_SKEW, MAX_LIFETIME, MemberRecord
 from p2ptrain.ids import RunId
 from p2ptrain.net.identity import Identity
 from p2ptrain.runtime import Address, Clock
@@ -36,9 +37,10 @@ class OwnRecord:
 
     def issue(self, **changes: Any) -> bytes:
         """Sign and return a newer record with some fields changed."""
+        now, next_at = self._clock.wall(), self.record.issued_at + TICK
         self.record = replace(
             self.record,
-            issued_at=max(self._clock.wall(), self.record.issued_at + TICK),
+            issued_at=max(now, next_at) if next_at <= now + MAX_CLOCK_SKEW else now,
             sequence=self.record.sequence + 1,
             **changes,
         )

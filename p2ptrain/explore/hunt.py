@@ -63,9 +63,7 @@ class ExploreOptions:
             raise ConfigError(f"--peers {self.peers}: a hunt has 2 to {MAX_PEERS} peers")
 
     def plan_of(self, seed: int) -> Plan:
-        return draw_plan(
-            seed, network=self.network, peers=self.peers, minutes=self.minutes, num_faults=self.num_faults
-        )
+        return draw_plan(seed, network=self.network, peers=self.peers, minutes=self.minutes, num_faults=self.num_faults)
 
     def replayed(self) -> Plan:
         """Return the plan to replay; ConfigError when it is neither a seed nor a file of one."""
@@ -159,7 +157,9 @@ def replay(options: ExploreOptions, console: Console) -> Outcome:
             console.print(f"  {line[:300]}", highlight=False, soft_wrap=True, markup=False)
         console.print(outcome.failure, highlight=False, soft_wrap=True, markup=False)
     else:
-        console.print(f"seed {plan.seed}: nothing found in {outcome.at:.0f} virtual seconds, versions {outcome.versions}")
+        console.print(
+            f"seed {plan.seed}: nothing found in {outcome.at:.0f} virtual seconds, versions {outcome.versions}"
+        )
     return outcome
 
 
@@ -231,7 +231,9 @@ class Progress:
         hunt.outcomes.append(outcome)
         if outcome.failed:
             first_line = outcome.failure.splitlines()[0] if outcome.failure else ""
-            self._console.print(f"FOUND {outcome.rule}: {first_line[:240]}", highlight=False, soft_wrap=True, markup=False)
+            self._console.print(
+                f"FOUND {outcome.rule}: {first_line[:240]}", highlight=False, soft_wrap=True, markup=False
+            )
         if now - self._said_at >= LINE_INTERVAL:
             self._said_at = now
             done, total = len(hunt.outcomes), hunt.options.num_seeds

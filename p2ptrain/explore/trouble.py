@@ -15,10 +15,11 @@ from p2ptrain.explore.plan import Kind
 from p2ptrain.sim.swarm import SimSwarm
 
 MAX_ALIVE: Final = 12  # peers; before one more joins, an old one goes for good
-MAX_SKEW: Final = 240.0  # s that a clock is wrong: two of them differ by less than the protocol's ten minutes
+MAX_SKEW: Final = 55.0  # s that a clock is wrong: two of them differ by less than records may (records.MAX_CLOCK_SKEW)
 SLOW_BYTES_PER_SECOND: Final = 40_000.0
 STRAGGLER: Final = 10.0
 RESTART_INTERVAL: Final = 3.0  # s between two attempts to bring a peer back
+
 
 class Trouble:
     """Makes trouble for hosts of a swarm, and ends it."""
@@ -114,7 +115,9 @@ class Trouble:
     def _spoil_disk(self, victim: str, chance: random.Random) -> None:
         """Full, slow, or one that says that it has what it has not."""
         disk = self._swarm.disk(victim)
-        name, spoilt, whole = chance.choice([("full", True, False), ("loses_unsynced", True, False), ("write_seconds", 2.0, 0.0)])
+        name, spoilt, whole = chance.choice(
+            [("full", True, False), ("loses_unsynced", True, False), ("write_seconds", 2.0, 0.0)]
+        )
         setattr(disk, name, spoilt)
         self._later(chance.uniform(20.0, 60.0), lambda: setattr(disk, name, whole))
 

@@ -1,6 +1,6 @@
 """A process that runs plans: one line of JSON in (the plan), one line out (what became of it), until its stdin ends.
 
-    python -m p2ptrain.explore.worker RUN
+python -m p2ptrain.explore.worker RUN
 """
 
 import json

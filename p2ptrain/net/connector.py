@@ -253,16 +253,25 @@ class Connector:
 
     async def _greet(self, stream: SecureStream, peer: PeerId, hello: Hello) -> Hello:
         """Shake hands and return the other end's HELLO; the stream is closed if either end turns the other away."""
+        slots = 0
+
+        async def judge(theirs: Hello) -> None:
+            nonlocal slots
+            lane = hello.lane or theirs.lane
+            await self._judge(stream, peer, theirs, lane)
+            slots = int(lane != "probe")
+            self._pool.num_coming += slots
+
         try:
-            return await shake_hands(
-                stream, hello, lambda theirs: self._judge(stream, peer, theirs, hello.lane or theirs.lane)
-            )
+            return await shake_hands(stream, hello, judge)
         except P2PTrainError:
             await stream.close()
             raise
         except asyncio.CancelledError:
             stream.abort()
             raise
+        finally:
+            self._pool.num_coming -= slots
 
     def _take_on(self, stream: SecureStream, peer: PeerId, hello: Hello, theirs: Hello, *, dial: int | None) -> Session:
         """Make a session of a connection on which both HELLOs were accepted."""

@@ -43,6 +43,8 @@ class Pool:
         self._connected: list[PeerId] | None = None  # sorted; None once it may have changed
         self.is_held: Callable[[PeerId], bool] = lambda peer: False
         """Whether a connection is waited on, however silent it is."""
+        self.num_coming = 0
+        """Connections whose handshake will end well as far as we are concerned: they have a slot already."""
         self._ended_bytes = [0, 0]  # sent, received: of sessions that are gone
 
     def on_connected(self, callback: PeerCallback) -> None:
@@ -110,7 +112,7 @@ class Pool:
         """Return whether one more connection fits, after retiring the idlest one if need be."""
         sessions = self.sessions
         usable = [session for session in sessions if not session.is_retired]
-        if len(usable) < self._max_connections:
+        if len(usable) + self.num_coming < self._max_connections:
             return True
         idle = [session for session in usable if session.is_idle and not self.is_held(session.peer)]
         if not idle or len(sessions) - len(usable) >= MAX_RETIRING:

@@ -283,7 +283,9 @@ class Checkers:
                 )
                 fewest = min(heads.values(), key=len)
                 concerned = [life for peer in fewest[:3] for life in self._by_peer[peer.peer_id] if life.peer is peer]
-                self._complain("convergence", f"fragment {index}, {within:g} s after the last fault: {sides}", concerned)
+                self._complain(
+                    "convergence", f"fragment {index}, {within:g} s after the last fault: {sides}", concerned
+                )
 
 
 def _holds(peer: Peer, commit: Commit) -> bool:

@@ -7,7 +7,7 @@ the peer that serves it. A peer that dies does so without a word: whoever called
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from hivemind.p2p import P2PContext, P2PDaemonError, PeerID
@@ -139,5 +139,3 @@ class Answers:
             await answers.aclose()  # type: ignore[attr-defined]
         if not callee.surroundings.is_closed:
             loop.call_later(delay, self._arrived.put_nowait, _END)
-
-

@@ -21,6 +21,7 @@ minutes are over the swarm is drained. Then every expectation is judged.
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -186,10 +187,9 @@ async def run_scenario(
     """
     loop, outcome = asyncio.get_running_loop(), Outcome()
     await _raise(scenario, swarm)
+    began_at = await _first_step(swarm, 60.0 * scenario.minutes) if scenario.counts_from_first_step else None
     stood_at = loop.time()
-    began_at = stood_at
-    if scenario.counts_from_first_step and swarm.first_trained_at is not None:
-        began_at = swarm.first_trained_at
+    began_at = stood_at if began_at is None else began_at
     until = max(stood_at + TICK, began_at + 60.0 * scenario.minutes)
     churn = _begin_churn(scenario, swarm)
     faults = [swarm.spawn(_at(stood_at, fault, swarm)) for fault in scenario.faults]
@@ -228,6 +228,13 @@ async def _raise(scenario: Scenario, swarm: SimSwarm) -> None:
     else:
         for _ in range(scenario.peers - 1):
             await _join(swarm)
+
+
+async def _first_step(swarm: SimSwarm, patience: float) -> float | None:
+    """Return when anybody made the first inner step; wait for it, if need be. None when nobody ever does."""
+    with suppress(TimeoutError):
+        await swarm.until(lambda: swarm.first_trained_at is not None, timeout=patience)
+    return swarm.first_trained_at
 
 
 async def _join(swarm: SimSwarm) -> None:

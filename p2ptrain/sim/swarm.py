@@ -223,7 +223,9 @@ class SimSwarm:
         """Return the link of a live peer, or else of the one that lived last; UnreachableError when nobody ever did."""
         awake = [peer for host, peer in self.peers.items() if not self.world.process(host).frozen]
         if awake or self.peers:
-            self._link = next(iter(awake or self.peers.values())).join_link()
+            candidates = awake or list(self.peers.values())
+            sharer = next((one for one in candidates if one.members.own_record.reachable), candidates[0])
+            self._link = sharer.join_link()  # who shares a link knows whether others can use it
         if self._link is None:
             raise UnreachableError("nobody is alive whose link could be used")
         return self._link

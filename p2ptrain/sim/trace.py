@@ -39,7 +39,9 @@ class Trace:
 
     def _call(self, host: str, direction: str, method: str, other: PeerId) -> None:
         there = self._swarm.hosts.get(other, other)
-        self._write(f"{host} sends {method} to {there}" if direction == "send" else f"{host} receives {method} from {there}")
+        self._write(
+            f"{host} sends {method} to {there}" if direction == "send" else f"{host} receives {method} from {there}"
+        )
         self._pass_call(host, direction, method, other)
 
     def _write(self, line: str) -> None:

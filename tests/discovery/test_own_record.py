@@ -36,6 +36,14 @@ def test_a_record_is_newer_than_the_last_even_when_the_clock_steps_back() -> Non
     assert own.record.position == 7
 
 
+def test_a_clock_that_was_too_far_ahead_is_given_up_when_it_is_set_right() -> None:
+    clock = SteppingClock(5000.0)
+    own = own_record(clock)
+    clock.now = 1000.0
+    signed = own.issue(position=7)
+    assert MemberRecord.from_bytes(signed, run_id=RUN_ID, now=999.0).position == 7
+
+
 def test_a_record_of_an_earlier_life_is_outbid_once() -> None:
     own = own_record(SteppingClock(1000.0))
     echo = replace(own.record, issued_at=1050.0, sequence=3, gone=True)

@@ -39,7 +39,9 @@ class Change:
         assert source.count(self.before) == 1, f"{self.name} no longer has {self.before!r} once: adapt this mutant"
         namespace: dict[str, Any] = {}
         module = sys.modules[original.__module__]
-        exec(compile(source.replace(self.before, self.after), f"mutant of {self.name}", "exec"), vars(module), namespace)
+        exec(
+            compile(source.replace(self.before, self.after), f"mutant of {self.name}", "exec"), vars(module), namespace
+        )
         return namespace[self.name]
 
 
@@ -64,8 +66,8 @@ class Mutant:
 ADOPT_WHOLE = "self.adopt(commit, state, source=candidate.sources[0] if candidate.sources else None)"
 ADOPT_BY_PARTS = (
     "half = state.anchor.copy(); half[half.size // 2 :] = parent_state.anchor[half.size // 2 :]; "
-    "self.archive.adopt(commit, type(state)(half, state.moments, state.ledger)); await asyncio.sleep(0.2); "
-    "self.archive.adopt(self.archive.commit(commit.parent) or commit, parent_state); " + ADOPT_WHOLE
+    "self.archive.state = type(state)(half, parent_state.moments, parent_state.ledger); await asyncio.sleep(0.2); "
+    + ADOPT_WHOLE
 )
 
 MUTANTS = [

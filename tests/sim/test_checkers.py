@@ -127,7 +127,12 @@ def tell_lie(lie: str) -> Breaking:
 @pytest.mark.parametrize("lie", LIES)
 def test_lies_of_a_peer_harm_nobody(lie: str) -> None:
     swarm = run(tell_lie(lie))
-    refusals = {"replay": "contribution-refused", "state": "head-dropped", "twice": "head-dropped", "work": "head-dropped"}
+    refusals = {
+        "replay": "contribution-refused",
+        "state": "head-dropped",
+        "twice": "head-dropped",
+        "work": "head-dropped",
+    }
     assert swarm.checkers.violation is None
     assert lie not in refusals or swarm.of_kind(refusals[lie])
 

@@ -74,7 +74,9 @@ def test_the_stand_in_takes_the_place_of_any_run() -> None:
 
 def test_a_scenario_is_played_and_its_expectations_are_judged(tmp_path: Path) -> None:
     scenario = tmp_path / "story.toml"
-    text = 'name = "story"\npeers = 3\nminutes = 10\nstep_seconds = 3.0\n[[faults]]\nkind = "kill"\npeers = [3]\nat = 60\n'
+    text = (
+        'name = "story"\npeers = 3\nminutes = 10\nstep_seconds = 3.0\n[[faults]]\nkind = "kill"\npeers = [3]\nat = 60\n'
+    )
     scenario.write_text(text + '[expect]\nevents = ["fault"]\nalive_at_least = 2\n')
     summary, said = simulate(scenario=scenario, num_peers=None, hours=None, seed=None)
     assert summary["expectations_not_met"] == [] and summary["anchors_agree"], said
@@ -93,11 +95,15 @@ def test_a_violation_ends_it_with_the_command_that_shows_it_again(
         raise Violation("anchor", "the bytes in memory are others", seed=swarm.seed, at=12.5)
 
     monkeypatch.setattr(SimSwarm, "run", run)
-    code = main(["simulate", "sim-quadratic", "--virtual", "--peers", "3", "--hours", "0.1", "--seed", "7", "--no-churn"])
+    code = main(
+        ["simulate", "sim-quadratic", "--virtual", "--peers", "3", "--hours", "0.1", "--seed", "7", "--no-churn"]
+    )
     said = capsys.readouterr().err
     assert code == ExitCode.VIOLATION
     assert "seed 7, 12.500 s, anchor: the bytes in memory are others" in said
-    assert "to see it again: p2ptrain simulate sim-quadratic --virtual --peers 3 --hours 0.1 --no-churn --seed 7" in said
+    assert (
+        "to see it again: p2ptrain simulate sim-quadratic --virtual --peers 3 --hours 0.1 --no-churn --seed 7" in said
+    )
     assert "Traceback" not in said
 
 
