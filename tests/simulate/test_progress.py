@@ -83,7 +83,8 @@ def test_the_verdict_says_why_there_is_no_agreement() -> None:
     summary = {
         "tokens_trained": 1000, "tokens_merged": 800, "tokens_pending": 100, "tokens_dropped": {"killed": 100}, "seconds": 60.0,
         "contributors_per_round": {"2": 5, "3": 7}, "rounds_committed": 12, "rounds_aborted": 1, "forks": 0, "reorgs": 0,
-        "utilisation": 0.95, "participation": 0.9, "participation_of_limit": 0.95, "goodput": 0.8, "validation_loss_first": 5.5, "validation_loss_last": None,
+        "utilisation": 0.95, "participation": 0.9, "participation_of_limit": 0.95, "goodput": 0.8,
+        "validation_loss_first": 5.5, "validation_loss_last": None,
         "anchors_agree": False, "num_reports": 2, "anchors_compared": 4, "disagreements": ["peer 3 was not there at the end"], "peers": [],
     }  # fmt: skip
     lines = verdict(summary)

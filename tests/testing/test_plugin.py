@@ -12,7 +12,7 @@ THE_EXAMPLE = """
 
     my_run = load_run_config("sim-quadratic")
 
-    def test_my_merge_rule_survives_a_partition(swarm):            # fixture `swarm`: virtual time, seeded, seed printed on failure, replayable
+    def test_my_merge_rule_survives_a_partition(swarm):  # virtual time, seeded, seed printed on failure, replayable
         swarm.add_peers(8, network="home-internet", run=my_run)    # my_run may name the test's own model, data, merge rule
         swarm.partition(swarm.peers[:4], swarm.peers[4:]); swarm.run(minutes=10); swarm.heal(); swarm.run(minutes=5)
         assert swarm.heads_agree() and swarm.participation > 0.9
