@@ -128,8 +128,7 @@ class MatchmakingResult:
     @property
     def largest_group_share(self) -> float:
         """Mean over rounds of the largest group by the peers that looked for one: less than 1 is a split swarm."""
-        largest = [(max(one.group_sizes, default=0), one.num_present) for one in self.rounds]
-        shares = [min(1.0, size / present) for size, present in largest if present]
+        shares = [max(one.group_sizes, default=0) / one.num_present for one in self.rounds if one.num_present]
         return fmean(shares) if shares else 0.0
 
 
@@ -238,6 +237,7 @@ class _Epoch:
     began_at: float
     num_alive: int
     num_present: int = 0
+    num_open: int = 0
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("merged", "failed", "alone", "died"), 0))
     groups: dict[bytes, int] = field(default_factory=dict)  # id -> size
     ended_at: float = 0.0
@@ -294,10 +294,7 @@ class _Peer:
                 try:
                     group: GroupInfo | None = await self.matchmaking.look_for_group(step)
                     return group
-                except (*_RETRIED, asyncio.CancelledError):
-                    task = asyncio.current_task()
-                    if task is not None and task.cancelling():
-                        raise  # this peer dies; else it was a group that was given up
+                except _RETRIED:
                     if not step.get_timeout():
                         return None
 
